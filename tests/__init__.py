@@ -1,1 +1,1 @@
-"""The tests, in folders by what they test; what they share is in `helpers`."""
+"""The tests, grouped in folders by subject; shared code is in `helpers`."""

@@ -1,4 +1,5 @@
-"""Cases: every operator, on every framework and device here. Tests of what is missing are skipped, and counted."""
+"""Test cases: every operator on every framework and device that is present. Tests of missing ones are skipped and
+counted."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.helpers.frameworks import DEVICES, FRAMEWORKS, PACKAGES, Backend, bac
 from tests.helpers.numerics import DTYPES  # noqa: E402
 from tests.specifications import SPECIFICATIONS  # noqa: E402
 
-# The same examples on every run: a failure is somebody's change, not the dice.
+# The same examples on every run: a failure is caused by a change, not by chance.
 hypothesis.settings.register_profile("fusedops", derandomize=True, deadline=None, max_examples=20, database=None)
 hypothesis.settings.load_profile("fusedops")
 
@@ -60,22 +61,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 
-@pytest.hookimpl(trylast=True)  # behind -k and -m, of whose choice one case is left
+@pytest.hookimpl(trylast=True)  # after -k and -m, so that one skip remains of the selected cases
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the suites that a specification does not need, and the same skip again and again."""
+    """Removes suites that a specification does not need, and repeated skips."""
 
     def parameters_of(item: pytest.Item) -> dict[str, Any]:
         return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
     def is_needed(item: pytest.Item) -> bool:
         parameters = parameters_of(item)
-        asked = [parameters[name] for name in ("spec", "operator") if name in parameters]
-        return item.path.name in OF_VALUES or not any(getattr(x, "of_values_only", False) for x in asked)
+        specs = [parameters[name] for name in ("spec", "operator") if name in parameters]
+        return item.path.name in OF_VALUES or not any(getattr(x, "of_values_only", False) for x in specs)
 
     skipped_tests = set[str]()
 
     def is_only_skipped(item: pytest.Item) -> bool:
-        """True for all cases of a test on a missing device but the first: thousands of skips take minutes."""
+        """True for every case of a test on a missing device except the first: thousands of skips take minutes."""
         if not any(map(is_missing, parameters_of(item).values())):
             return False
         test = item.nodeid.partition("[")[0]
@@ -90,7 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_missing(parameter: object) -> bool:
-    """True for "cuda", or a pair of a framework and "cuda", if no framework here has a GPU."""
+    """True for "cuda", or for a pair of a framework and "cuda", if no framework here has a GPU."""
     device = parameter[1] if isinstance(parameter, tuple) and len(parameter) == 2 else parameter
     return device == "cuda" and isinstance(device, str) and not has_gpu()
 
@@ -110,7 +111,7 @@ def require(framework: str, device: str) -> Backend:
 
 @pytest.fixture
 def any_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """The whole test is on its device: TensorFlow would use a GPU for whatever has no place."""
+    """The whole test runs on its device: TensorFlow would place anything unplaced on a GPU."""
     found = require(*request.param)
     with found.place:
         yield found
@@ -118,11 +119,11 @@ def any_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=FRAMEWORKS)
 def package(request: pytest.FixtureRequest) -> Any:
-    """fusedops.torch, and fusedops.tf."""
+    """The public packages: fusedops.torch and fusedops.tf."""
     return require(request.param, "cpu").functions
 
 
-# Whose values are compared with a reference. On a CPU, TensorFlow's need not be: they are PyTorch's, bit by bit
+# The backends whose values are compared with a reference. TensorFlow on a CPU is left out: its bits equal PyTorch's
 # (generic/test_parity.py).
 reference_backend = any_backend
 any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
@@ -137,7 +138,7 @@ def both_backends(device: str) -> Iterator[tuple[Backend, Backend]]:
 
 @pytest.fixture
 def keras(tf_backend: Backend) -> Iterator[Any]:
-    """Its random numbers are the same for each test."""
+    """Keras, with the same random numbers for each test."""
     import keras
 
     from tests.helpers.keras_models import exact_products
@@ -156,7 +157,7 @@ def fk(keras: Any) -> Any:
 
 @pytest.fixture
 def transformers(torch_backend: Backend) -> Iterator[Any]:
-    """Hugging Face's, on whose models `convert` is tested. They are small: more threads would only wait."""
+    """Hugging Face's transformers, whose models test `convert`. The models are small: more threads would only wait."""
     if importlib.util.find_spec("transformers") is None:
         pytest.skip("transformers is not installed")
     import transformers
@@ -192,14 +193,14 @@ def models(transformers: Any) -> Any:
 
 @pytest.fixture
 def random(request: pytest.FixtureRequest) -> np.random.Generator:
-    """The same numbers for a test whatever else runs, and whichever framework and device it runs on."""
+    """A test's random numbers depend on neither the other tests nor the framework and device."""
     return np.random.default_rng(zlib.crc32(request.function.__qualname__.encode()))
 
 
-@pytest.hookimpl(trylast=True)  # behind the teardown of the file's fixtures
+@pytest.hookimpl(trylast=True)  # after the teardown of the file's fixtures
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Between two files, exempts all objects from garbage collection. The frameworks' modules and the tests themselves
-    are millions of objects, and would be scanned at each collection."""
+    """Between two files, exempts all objects from garbage collection. The frameworks' modules and the tests are
+    millions of objects, and each collection would scan them."""
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
@@ -207,7 +208,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Skips a test that fills a GPU if the GPU is too small, or if other processes' caches leave too little of it."""
+    """Skips a test that fills a GPU if the GPU is too small, or if other processes' caches leave too little memory."""
     try:
         return (yield)
     except RuntimeError as error:

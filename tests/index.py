@@ -1,4 +1,5 @@
-"""python -m tests.index: writes the table of all test files, docs/testing.md's last section, from their docstrings."""
+"""python -m tests.index: writes the table of all test files, the last section of docs/testing.md, from their
+docstrings."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def section() -> Iterator[str]:
 
 
 def page() -> str:
-    """docs/testing.md with the table of the files that are here."""
+    """docs/testing.md with a current table of test files."""
     return PAGE.read_text().partition(HEADING)[0] + "\n".join(section()) + "\n"
 
 

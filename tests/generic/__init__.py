@@ -1,1 +1,1 @@
-"""Every guarantee over every operator: written once, and run on each specification."""
+"""Guarantees of every operator, each written once and run on every specification."""

@@ -1,4 +1,4 @@
-"""The public functions: the same in both frameworks, with these names, orders and defaults, and described."""
+"""The public functions: the same names, orders and defaults in both frameworks, and a description of each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fusedops import functions
 from fusedops.functions import OF_TENSORS, refusal
 from tests.specifications import SIGNATURES
 
-OTHERS = {"convert", "explain", "library_path", "load", "revert"}  # functions that are no operators
+OTHERS = {"convert", "explain", "library_path", "load", "revert"}  # functions that are not operators
 
 
-def test_names(package):
-    """No function is missing in the package, or among the specifications."""
+def test_names_match_the_specifications(package):
+    """The package and the specifications name the same functions."""
     assert set(package.__all__) - OTHERS == SIGNATURES.keys()
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_signature(package, name):
+def test_signatures_match_the_specifications(package, name):
     function = getattr(package, name)
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
@@ -32,8 +32,8 @@ def test_signature(package, name):
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_description(package, name):
-    """What `help` shows: a sentence, every argument by name, what comes back and what is raised."""
+def test_help_describes_arguments_result_and_errors(package, name):
+    """`help` shows a sentence, every argument by name, the result and the errors."""
     function = getattr(package, name)
     text = inspect.getdoc(function)
     parts = ("Args:", "Returns:", "Raises:")
@@ -51,14 +51,14 @@ def test_functions_pickle_by_name(package):
 
 @pytest.mark.parametrize("function", functions.PUBLIC, ids=lambda function: function.__name__)
 def test_both_packages_run_the_code_of_one_source(package, function):
-    """With the package's own operators: a traceback and `inspect.getsource` lead to the source."""
+    """A traceback and `inspect.getsource` lead to the source, with the package's own operators."""
     public = inspect.unwrap(getattr(package, function.__name__))
     assert public.__code__ is function.__code__ and inspect.getsource(public) == inspect.getsource(function)
     assert public.__globals__ is vars(package.functions) and public.__globals__["ops"] is package.ops
 
 
 def refused(function, *arguments, **options):
-    """The sentence of the error for a call with these arguments, and Python's own sentence for it."""
+    """The error message for a call with these arguments, and Python's own message for it."""
     own = {}
     exec(f"def {function.__name__}{SIGNATURES[function.__name__]}: ...", own)
     sentences = []
@@ -70,8 +70,8 @@ def refused(function, *arguments, **options):
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_arguments_that_a_function_does_not_have(package, name):
-    """The error ends with Python's own, and says which arguments there are."""
+def test_unknown_arguments_are_refused(package, name):
+    """The error ends with Python's own message and lists the existing arguments."""
     function = getattr(package, name)
     parameters = inspect.signature(next(x for x in functions.PUBLIC if x.__name__ == name)).parameters
     names = [*parameters]
@@ -88,8 +88,8 @@ def test_arguments_that_a_function_does_not_have(package, name):
 
 
 @pytest.mark.parametrize("argument", [*refusal.NAMES, *refusal.ABSENT])
-def test_arguments_that_other_libraries_have(package, argument):
-    """At least one function names its own argument, or says why it has none."""
+def test_arguments_of_other_libraries_get_a_suggestion(package, argument):
+    """At least one function suggests its own argument, or explains why it has none."""
     seen = set()
     for function in functions.PUBLIC:
         parameters = inspect.signature(function).parameters
@@ -120,5 +120,5 @@ def test_arguments_that_other_libraries_have(package, argument):
         ("cross_entropy", 2, {"weight": None}, "weight must be left out, since classes have no weights"),
     ],
 )
-def test_calls_as_of_other_libraries(package, name, count, options, expected):
+def test_calls_in_the_style_of_other_libraries_are_refused(package, name, count, options, expected):
     assert refused(getattr(package, name), *[None] * count, **options)[0].startswith(f"fusedops.{name}: {expected}")

@@ -1,4 +1,5 @@
-"""The axes that operators declare, against their rules and kernels: a call in parts, joined, equals the whole call."""
+"""The axes that operators declare, against their `infer` and kernels: a call in parts, joined, equals the whole
+call."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PARTS = (2, 3)
 
 
 def check(torch, call):
-    """The axes along which the call was divided, with the place of the declaration that counts for it."""
+    """The axes along which the call was divided, each with the index of its declaration."""
     results, updated = run(torch, call)
     tested = set()
     for division in ways(call, results):
@@ -32,7 +33,7 @@ def check(torch, call):
 
 
 def place(call):
-    """The place of the declaration that counts for a call."""
+    """The index of the declaration that applies to a call."""
     from fusedops.torch.library import SIGNATURES
 
     operator = SIGNATURES[call.name].declaration
@@ -50,15 +51,15 @@ def of_others(backend):
     return {found for call in others(backend, np.random.default_rng(0)) for found in check(backend.torch, call)}
 
 
-def test_parts_of_specified_operators(torch_cpu, spec):
+def test_divided_calls_equal_whole_calls(torch_cpu, spec):
     of_specification(torch_cpu, spec)
 
 
-def test_parts_of_other_operators(torch_cpu):
+def test_divided_calls_of_other_operators_equal_whole_calls(torch_cpu):
     assert of_others(torch_cpu)
 
 
-def test_every_axis_is_reached(torch_cpu):
+def test_every_declared_axis_is_tested(torch_cpu):
     from fusedops.torch.library import BUILT_IN, TABLE
 
     reached = of_others(torch_cpu).union(*(of_specification(torch_cpu, spec) for spec in SPECIFICATIONS))
@@ -71,7 +72,7 @@ def test_every_axis_is_reached(torch_cpu):
 
 
 def test_a_wrong_declaration_is_found(torch_cpu, monkeypatch, random):
-    """Columns of a norm depend on each other: the statistics of two halves differ."""
+    """Columns of a norm are not independent: the statistics of two halves differ."""
     from fusedops.torch import library
 
     call = next(c for c in recorded(torch_cpu, next(s for s in SPECIFICATIONS if s.name == "rms_norm"), random))

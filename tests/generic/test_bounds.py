@@ -1,4 +1,4 @@
-"""Every number that a declaration bounds is checked against its bounds, for all operators, in both frameworks."""
+"""Every number with declared bounds is checked against them, for all operators, in both frameworks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.specifications import BUILT_IN, is_of_an_expression
 
-# Numbers that may be anything: those that a formula multiplies element by element, and a label.
+# Numbers without bounds: factors of an elementwise formula, and a label.
 UNBOUNDED = {("polynomial_activation", "coefficients"), ("cross_entropy", "ignore_index")}
 
 
@@ -25,21 +25,21 @@ def table(backend: Any) -> dict[str, Any]:
         from fusedops.torch.library import TABLE
     else:
         from fusedops.tf.library import TABLE
-    return {name: row for name, row in TABLE.items() if not is_of_an_expression(name)}
+    return {name: operator for name, operator in TABLE.items() if not is_of_an_expression(name)}
 
 
 def bounded(backend: Any) -> Iterator[tuple[Any, Any]]:
-    for row in table(backend).values():
-        yield from ((row, attribute) for attribute in row.attributes if attribute.bounds)
+    for operator in table(backend).values():
+        yield from ((operator, attribute) for attribute in operator.attributes if attribute.bounds)
 
 
 def outside(attribute: Any) -> list[Any]:
-    """Just below and just above, and what is no number."""
+    """Values just below and just above the bounds, and NaN."""
     least, most = attribute.bounds.least, attribute.bounds.most
     if attribute.type == "int":
         return [int(x) for x in (least - 1, most + 1) if math.isfinite(x)]
     found = [math.nan, -math.inf]
-    if least > -LARGEST:  # not a subnormal number, which is 0 to TensorFlow's threads
+    if least > -LARGEST:  # not a subnormal number, which TensorFlow's threads flush to 0
         found.append(-TINY if least == 0 else math.nextafter(least, -math.inf))
     if most < LARGEST:
         found.append(most if attribute.bounds.is_open else math.nextafter(most, math.inf))
@@ -53,7 +53,7 @@ def inside(attribute: Any) -> list[Any]:
     return [least, math.nextafter(most, -math.inf) if attribute.bounds.is_open else most]
 
 
-def refusal(backend: Any, row: Any, attribute: Any, value: Any) -> str | None:
+def refusal(backend: Any, operator: Any, attribute: Any, value: Any) -> str | None:
     """The error of a call with this number and tensors of ones, if it is about the number, which is checked first."""
     ones = backend.from_numpy(np.ones((2, 2, 2), np.float32))
     number = backend.from_numpy(np.ones((), np.float32))
@@ -67,9 +67,9 @@ def refusal(backend: Any, row: Any, attribute: Any, value: Any) -> str | None:
 
     options = {attribute.name: [value] if attribute.type == "floats" else value}
     try:
-        getattr(backend.functions.ops, row.name)(*map(argument, row.inputs), **options)
+        getattr(backend.functions.ops, operator.name)(*map(argument, operator.inputs), **options)
     except backend.errors as error:
-        found = re.search(rf"fusedops\.{row.name}: {attribute.name} must be .+; got \S+", str(error))
+        found = re.search(rf"fusedops\.{operator.name}: {attribute.name} must be .+; got \S+", str(error))
         return found[0] if found else None
     return None
 
@@ -88,29 +88,30 @@ def expected(attribute: Any) -> str:
 
 
 def test_every_bound_is_checked(any_backend):
-    """One sentence of each operator, those of gradients and of optimizers among them; none at a bound."""
+    """One sentence for each operator, including gradients and optimizers; no error at a bound."""
     count = 0
-    for row, attribute in bounded(any_backend):
+    for operator, attribute in bounded(any_backend):
         for value in outside(attribute):
-            sentence = refusal(any_backend, row, attribute, value)
-            assert sentence, (row.name, attribute.name, value)
+            sentence = refusal(any_backend, operator, attribute, value)
+            assert sentence, (operator.name, attribute.name, value)
             got = sentence.split("; got ")[1].rstrip("\"')")
-            assert sentence.startswith(f"fusedops.{row.name}: {attribute.name} must be {expected(attribute)}; got ")
+            start = f"fusedops.{operator.name}: {attribute.name} must be {expected(attribute)}; got "
+            assert sentence.startswith(start)
             assert np.array_equal(float(got), float(value), equal_nan=True), sentence
             count += 1
         for value in inside(attribute):
-            assert not refusal(any_backend, row, attribute, value), (row.name, attribute.name, value)
+            assert not refusal(any_backend, operator, attribute, value), (operator.name, attribute.name, value)
     assert count > 100
 
 
 def test_every_number_has_bounds_or_needs_none(any_backend):
     without = {
-        (row.name.removeprefix("linear_").removesuffix("_backward"), attribute.name)
-        for row in table(any_backend).values()
-        for attribute in row.attributes
+        (operator.name.removeprefix("linear_").removesuffix("_backward"), attribute.name)
+        for operator in table(any_backend).values()
+        for attribute in operator.attributes
         if attribute.type in ("float", "int", "floats") and not attribute.bounds
     }
-    assert without == {*UNBOUNDED, ("rope", "seq_dim")}  # counted from either end: what it may be follows from x
+    assert without == {*UNBOUNDED, ("rope", "seq_dim")}  # counted from either end: its range follows from x
 
 
 NUMBERS = ("eps", "weight_offset", "scale", "softcap", "window", "seq_dim", "dropout", "rate", "label_smoothing")
@@ -130,13 +131,13 @@ def attribute_of(backend: Any, spec: Any, option: str) -> Any:
 def test_every_bounded_option_is_a_case(any_backend):
     cases = {(case.values[0].name, case.values[1]) for case in CASES}
     names = {spec.operator: spec.name for spec in BUILT_IN}
-    assert cases == {(names[row.name], x.name) for row, x in bounded(any_backend) if row.name in names}
+    assert cases == {(names[operator.name], x.name) for operator, x in bounded(any_backend) if operator.name in names}
 
 
 @pytest.mark.parametrize(("operator", "option"), CASES)
 def test_options_of_functions(any_backend, operator, option, random):
-    """Refused out of bounds, eager and traced, and computed at a bound. A window counts from 1, since None stands for
-    none."""
+    """Refused out of bounds, eager and traced, and computed at a bound. A window counts from 1, since None means no
+    window."""
     attribute = attribute_of(any_backend, operator, option)
     values, good = outside(attribute), inside(attribute)
     if option == "window":

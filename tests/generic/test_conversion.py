@@ -1,4 +1,4 @@
-"""What `convert` does alike with PyTorch's modules and with Keras's layers: fusedops/conversion.py."""
+"""Behaviour that `convert` shares between PyTorch's modules and Keras's layers (fusedops/conversion.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def softmax(backend):
 
 
 def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
-    """Of the framework's own layers every version is known: an error in their counterparts is nothing else."""
+    """Every version of the framework's own layers is supported: an error in a counterpart is reported as a defect."""
     layer, counterpart, convert = softmax(any_backend)
 
     def why_not(self, *inputs):
@@ -31,7 +31,7 @@ def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
 
 
 def test_the_headline_counts_the_lines(any_backend, capsys):
-    """Those that are replaced for certain, on a condition, or, such as an optimizer of Keras's, beside the layers."""
+    """The headline counts layers that are replaced unconditionally or on a condition, and optimizers of Keras."""
     if any_backend.framework == "torch":
         nn, convert = any_backend.torch.nn, import_module("fusedops.torch").convert
         model = nn.Sequential(nn.Softmax(-1), nn.Softmax(-1), nn.Softmax(1), nn.LayerNorm(4), nn.Linear(4, 4))
@@ -49,8 +49,8 @@ def test_the_headline_counts_the_lines(any_backend, capsys):
     assert sum(int(line.split()[0]) for line in lines if " -> " in line) == sum(counts)
 
 
-def test_a_class_and_a_model_of_the_other_framework(any_backend):
-    """The error says what to do with each."""
+def test_a_class_and_a_model_of_the_other_framework_are_refused(any_backend):
+    """The error for each says what to do."""
     torch, keras = import_module("torch").nn, import_module("keras").layers
     models = {"fusedops.torch": torch.Linear(2, 2), "fusedops.tf.keras": keras.Dense(2)}
     package = "fusedops.torch" if any_backend.framework == "torch" else "fusedops.tf.keras"
@@ -74,14 +74,14 @@ def test_nothing_converted_is_a_warning(any_backend, capsys):
     layer, _, convert = softmax(any_backend)
     layers = any_backend.torch.nn if any_backend.framework == "torch" else import_module("keras").layers
     plain = layers.Identity()
-    said = r"nothing was converted: none of the 1 (modules|layers) of '\w+' could be replaced"
-    with pytest.warns(UserWarning, match=rf"fusedops.*convert: {said}; the report says why") as warned:
+    message = r"nothing was converted: none of the 1 (modules|layers) of '\w+' could be replaced"
+    with pytest.warns(UserWarning, match=rf"fusedops.*convert: {message}; the report says why") as warned:
         convert(plain)
     assert warned[0].filename == __file__
-    assert re.match(rf"fusedops: {said}\n", capsys.readouterr().out)
+    assert re.match(rf"fusedops: {message}\n", capsys.readouterr().out)
     with pytest.warns(UserWarning, match="with verbose=True, says why"):
         convert(plain, verbose=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         convert(layer)
-        convert(layer)  # there is nothing more to do, and nothing to warn of
+        convert(layer)  # nothing more to convert, and nothing to warn of

@@ -1,4 +1,4 @@
-"""What a user sees of the operators from outside: their names in profilers, and NVTX ranges where asked for."""
+"""Operators seen from outside: their names in profilers, and NVTX ranges on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_names_of_autograd_nodes(torch_backend, spec, random):
 
 
 @pytest.mark.parametrize("way", ["autograd", "torch.func"])
-def test_names_in_the_profiler_of_torch(torch_backend, way):
+def test_the_profiler_of_torch_names_operators(torch_backend, way):
     torch, fo = torch_backend.torch, torch_backend.functions
     x = torch.ones(2, 3, device=torch_backend.device, requires_grad=way == "autograd")
     with torch.profiler.profile() as profile:
@@ -41,7 +41,7 @@ def test_names_in_the_profiler_of_torch(torch_backend, way):
     }
 
 
-def test_names_in_the_profiler_of_tensorflow(tf_backend, tmp_path):
+def test_the_profiler_of_tensorflow_names_operators(tf_backend, tmp_path):
     tf, fo = tf_backend.tf, tf_backend.functions
     with tf.profiler.experimental.Profile(str(tmp_path)):
         fo.rms_norm(tf.ones([2, 3]))
@@ -76,15 +76,15 @@ RANGES = [
 
 @pytest.fixture(scope="module")
 def nvtx_log(tmp_path_factory) -> Path:
-    """A library that writes the ranges to $NVTX_LOG."""
+    """A library that writes the NVTX ranges to $NVTX_LOG."""
     library = tmp_path_factory.mktemp("nvtx") / "libnvtx_log.so"
     return compiled(ROOT / "tests/helpers/nvtx_log.cpp", library, "-shared", "-fPIC")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", [True, False])
-def test_nvtx_ranges(any_backend, asked, nvtx_log, tmp_path):
-    """Only where they are asked for; "0" is no more than nothing."""
+@pytest.mark.parametrize("is_requested", [True, False])
+def test_nvtx_ranges_appear_on_request(any_backend, is_requested, nvtx_log, tmp_path):
+    """Ranges appear only on request; "0" is the same as unset."""
     build = FRAMEWORKS[any_backend.framework].build()
     if not build["cuda"]:
         pytest.skip("NVTX ranges: this build has no CUDA")
@@ -96,11 +96,11 @@ def test_nvtx_ranges(any_backend, asked, nvtx_log, tmp_path):
     log.touch()
     environment = {**os.environ, "NVTX_INJECTION64_PATH": str(nvtx_log), "NVTX_LOG": str(log)}
     environment.pop("FUSEDOPS_NVTX", None)
-    if asked or any_backend.framework == "tf":
-        environment["FUSEDOPS_NVTX"] = str(int(asked))
+    if is_requested or any_backend.framework == "tf":
+        environment["FUSEDOPS_NVTX"] = str(int(is_requested))
     done = subprocess.run(
         [sys.executable, "-c", program.format(device=device)], capture_output=True, text=True, cwd=ROOT, env=environment
     )
     assert done.returncode == 0, done.stderr
     ranges = log.read_text().splitlines(keepends=True)
-    assert ranges == (RANGES if asked else [])
+    assert ranges == (RANGES if is_requested else [])

@@ -1,4 +1,4 @@
-"""The first derivatives that the table declares: each fits its operators, and saves what it reads."""
+"""The first derivatives in the operator table: each matches its operators and saves the tensors that it reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusedops.gradients.registry import GRADIENTS
 from tests.helpers.frameworks import Backend
 from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
-NO_NUMBERS = {"labels", "mask", "lengths", "offsets_q", "offsets_k", "seed"}  # inputs of integers or bools
+INTEGER_INPUTS = {"labels", "mask", "lengths", "offsets_q", "offsets_k", "seed"}  # inputs of integers or booleans
 NONE = (None, None)  # ds and seed of rms_norm_backward
 
 
@@ -25,7 +25,7 @@ def table(torch_cpu: Backend) -> Mapping[str, Operator]:
 
 
 def faults(table: Mapping[str, Operator], operator: Operator) -> Iterator[str]:
-    """What does not fit, in sentences."""
+    """The mismatches of a derivative, as sentences."""
     inputs = {x.name: x for x in operator.inputs}
     outputs = {x.name: x for x in operator.outputs}
     upstream = {f"d{x.name}" for x in operator.outputs if not x.saved}
@@ -76,28 +76,28 @@ def faults(table: Mapping[str, Operator], operator: Operator) -> Iterator[str]:
                 yield f"{x.source} is no bool"
 
 
-def test_every_row(table):
+def test_every_derivative_fits_its_operators(table):
     for operator in table.values():
         assert not list(faults(table, operator)), operator.name
         names = {x.name for x in operator.outputs}
         assert {x.only_for for x in operator.inputs} <= {None, *names}
 
 
-def test_one_derivative_each(table):
-    """In the table or, for what a derivative calls and is not in it, as a formula."""
+def test_every_operator_has_one_derivative(table):
+    """Each operator has one derivative, in the table or, for operators that a derivative calls, as a formula."""
     declared = {name for name, operator in table.items() if operator.derivative}
     assert not declared & GRADIENTS.keys()
-    assert declared | GRADIENTS.keys() == {name for name, row in table.items() if row.differentiable}
+    assert declared | GRADIENTS.keys() == {name for name, operator in table.items() if operator.differentiable}
     operators = {spec.operator for spec in SPECIFICATIONS}
     assert operators <= declared
     assert all(map(is_of_an_expression, declared - operators))
 
 
-def test_every_floating_input_has_one(table):
+def test_every_floating_input_has_a_gradient(table):
     for spec in SPECIFICATIONS:
         operator = table[spec.operator]
         named = {gradient.input for step in operator.derivative for gradient in step.gradients}
-        assert named == {x.name for x in operator.inputs} - NO_NUMBERS - set(spec.not_differentiable)
+        assert named == {x.name for x in operator.inputs} - INTEGER_INPUTS - set(spec.not_differentiable)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_every_floating_input_has_one(table):
         ({"op": "bias_act_backward", "inputs": ("dy", "x", "weight")}, "bias_act_backward gets no activation"),
     ],
 )
-def test_a_row_that_does_not_fit(table, changed: Mapping[str, Any], sentence: str):
-    row = table["rms_norm"]
-    (step,) = row.derivative
+def test_a_wrong_derivative_is_found(table, changed: Mapping[str, Any], sentence: str):
+    norm = table["rms_norm"]
+    (step,) = norm.derivative
     broken: Step = replace(step, **changed)
-    assert sentence in list(faults(table, replace(row, derivative=(broken,))))
+    assert sentence in list(faults(table, replace(norm, derivative=(broken,))))

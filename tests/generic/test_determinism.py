@@ -1,4 +1,4 @@
-"""The same inputs give the same bits: twice, with any number of threads, alone or in a batch."""
+"""The same inputs give the same bits: in a repeated call, with any number of threads, alone or in a batch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.helpers.running import run_program
 from tests.specifications import SPECIFICATIONS
 
 
-def test_twice(any_backend, spec, dtype):
+def test_a_repeated_call_has_the_same_bits(any_backend, spec, dtype):
     first = list(results(any_backend, spec, dtype))
-    for _ in range(3 if any_backend.device == "cuda" else 1):  # on a CPU, the numbers of threads are tested beside it
+    for _ in range(3 if any_backend.device == "cuda" else 1):  # on a CPU, the tests of thread counts repeat calls
         assert_same(results(any_backend, spec, dtype), first)
 
 
-def test_threads_in_torch(torch_cpu, spec, dtype):
+def test_bits_do_not_depend_on_torch_threads(torch_cpu, spec, dtype):
     torch = torch_cpu.torch
     before = torch.get_num_threads()
     try:
@@ -31,8 +31,8 @@ def test_threads_in_torch(torch_cpu, spec, dtype):
 
 
 @pytest.mark.slow
-def test_threads_in_tensorflow(tf_cpu, tmp_path):
-    """A TensorFlow process chooses its threads once, so each number has a process of its own."""
+def test_bits_do_not_depend_on_tensorflow_threads(tf_cpu, tmp_path):
+    """A TensorFlow process fixes its number of threads once, so each number runs in its own process."""
     files = [tmp_path / f"{threads}.npz" for threads in (1, 3)]
     for threads, file in zip((1, 3), files, strict=True):
         done = run_program("tf_threads.py", str(threads), file)
@@ -43,7 +43,7 @@ def test_threads_in_tensorflow(tf_cpu, tmp_path):
         assert_same_bits(three[label], one[label], label)
 
 
-# (rows, columns). A GPU takes the larger batches in other ways: in fewer threads, or from row to row.
+# (rows, columns). On a GPU the larger batches take other paths: fewer threads per row, or a loop over rows.
 BATCHES = ((9, 1031), (257, 72), (3, 20_011))
 LARGE_BATCHES = ((40, 40_001), (600, 4096), (40_000, 3), (40_000, 16), (40_000, 72), (300, 20_000), (150, 40_000))
 

@@ -1,4 +1,4 @@
-"""Every bad call is refused with its sentence: the same in both frameworks, eager, compiled and traced."""
+"""Every bad call is refused with its error message: the same in both frameworks, eager, compiled and traced."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 import pytest
 
 from tests.helpers import float8
-from tests.helpers.bad_calls import CASES, arguments, in_a_graph, of_any_size, of_tensors
+from tests.helpers.bad_calls import CASES, arguments, as_function, graph_message, unknown_size_message
 from tests.helpers.frameworks import Backend
 from tests.helpers.specification import Sample, Specification
 from tests.specifications import BUILT_IN, SPECIFICATIONS, WITH_SCALARS, scalars
 
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
-def test_eager(any_backend, operator, bad):
+def test_a_bad_call_is_refused_eagerly(any_backend, operator, bad):
     with pytest.raises(any_backend.errors, match=re.escape(bad.sentence)):
         any_backend.call(operator.name, arguments(any_backend, bad), bad.options)
 
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
-def test_compiled(any_backend, operator, bad):
-    function, tensors = of_tensors(any_backend, operator, bad)
-    with pytest.raises(any_backend.errors, match=in_a_graph(operator, bad)):
+def test_a_bad_call_is_refused_when_compiled(any_backend, operator, bad):
+    function, tensors = as_function(any_backend, operator, bad)
+    with pytest.raises(any_backend.errors, match=graph_message(operator, bad)):
         any_backend.traced(function)(*tensors)
 
 
 @pytest.mark.parametrize("known", ["rank", "none"])
 @pytest.mark.parametrize(("operator", "bad"), CASES)
-def test_traced_with_unknown_shapes(tf_backend, operator, bad, known):
-    """Where the graph knows no shape, the kernel speaks, and says the same. Where it knows a rank, which may be wrong
-    already, it writes a question mark for a size."""
+def test_a_bad_call_of_unknown_shapes_is_refused(tf_backend, operator, bad, known):
+    """The kernel raises the same message if the graph knows no shape. With a known rank, which may already be wrong,
+    the graph writes a question mark for an unknown size."""
     tf = tf_backend.tf
-    function, tensors = of_tensors(tf_backend, operator, bad)
+    function, tensors = as_function(tf_backend, operator, bad)
     shapes = [[None] * x.shape.rank if known == "rank" else None for x in tensors]
     signature = [tf.TensorSpec(shape, x.dtype) for x, shape in zip(tensors, shapes, strict=True)]
-    sentence = (of_any_size if known == "rank" else in_a_graph)(operator, bad)
+    sentence = (unknown_size_message if known == "rank" else graph_message)(operator, bad)
     with pytest.raises(tf_backend.errors, match=sentence):
         tf.function(function, input_signature=signature)(*tensors)
 
@@ -48,9 +48,9 @@ CHOICES = [case for case in CASES if "must be one of" in case.values[1].sentence
 
 
 @pytest.mark.parametrize(("operator", "bad"), CHOICES)
-def test_a_string_that_is_no_choice(any_backend, operator, bad):
-    """One class of error in both frameworks, eager and traced."""
-    function, tensors = of_tensors(any_backend, operator, bad)
+def test_an_invalid_choice_is_refused(any_backend, operator, bad):
+    """The class of the error is the same in both frameworks, eager and traced."""
+    function, tensors = as_function(any_backend, operator, bad)
     traced = any_backend.tf.function(function) if any_backend.framework == "tf" else compiled(any_backend, function)
     for call in (function, traced):
         with pytest.raises(ValueError, match=re.escape(bad.sentence)):
@@ -67,7 +67,7 @@ def test_a_choice_may_be_a_subclass_of_str(any_backend):
 
 
 def compiled(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
-    """What the compiler cannot trace, such as what raises, it leaves to Python; unless the whole graph is asked for."""
+    """The compiled function. The compiler leaves code that raises to Python, unless the full graph is requested."""
     backend.torch.compiler.reset()
     return backend.torch.compile(function, backend="eager")
 
@@ -80,7 +80,7 @@ def test_raw_operators_know_the_choices(torch_backend, operator, bad):
 
 
 def test_every_declared_choice_is_tested(torch_cpu):
-    """But for results in 8 bits, which test_float8.py has."""
+    """All except those of results in 8 bits, which test_float8.py tests."""
     from fusedops.torch.library import TABLE
 
     declared = {
@@ -93,8 +93,8 @@ def test_every_declared_choice_is_tested(torch_cpu):
 
 
 @pytest.mark.parametrize("size", [1021, 1022, 1023, 5000])
-def test_a_long_sentence_is_whole(torch_cpu, size):
-    """Where the compiler asks for shapes, too, and where a character of several bytes is in the way."""
+def test_a_long_error_message_is_not_cut(torch_cpu, size):
+    """Also when the compiler infers shapes, and with a multibyte character at the end of the buffer."""
     torch, word = torch_cpu.torch, "ä" * size
     with torch._subclasses.FakeTensorMode():
         x = torch.ones(2, 3)
@@ -133,7 +133,7 @@ def test_attributes_that_no_kernel_could_hold(any_backend, operator, option, val
 
 
 def test_too_many_dimensions(any_backend, spec, random):
-    """More than the core has room for: 64."""
+    """More dimensions than the core supports: 64."""
     sample = spec.sample((2, 2), random)
     inputs = {
         name: any_backend.reshape(x, (1,) * 63 + tuple(x.shape)) if np.ndim(sample.inputs[name]) else x
@@ -146,7 +146,7 @@ def test_too_many_dimensions(any_backend, spec, random):
 
 
 def test_an_error_leaves_nothing_behind(any_backend, spec, random):
-    """The next good call is good."""
+    """The next valid call succeeds."""
     sample = spec.sample((3, 4), random)
     inputs = any_backend.tensors(sample, "float32")
     expected = any_backend.to_numpy(any_backend.call(spec.name, inputs, sample.options)[0])
@@ -169,7 +169,7 @@ def test_unknown_keywords(any_backend, spec, random):
         any_backend.call(spec.name, inputs, {**sample.options, "nonsense": 1})
 
 
-def test_unknown_keywords_of_traced_calls(any_backend):
+def test_unknown_keywords_of_traced_calls_are_refused(any_backend):
     def function(x):
         return any_backend.call("softmax", {"x": x}, {"dim": -1})
 
@@ -181,7 +181,7 @@ def test_unknown_keywords_of_traced_calls(any_backend):
 
 
 def test_tensors_on_two_devices(torch_gpu, spec, random):
-    """Refused before anything is launched, for each input that is elsewhere than the first."""
+    """Refused before any launch, for each input on another device than the first."""
     samples: tuple[Sample, ...] = (spec.sample((3, 4), random), *spec.more_samples(random))
     sentence = rf"fusedops\.{spec.function}: \w+ must be on .+; got .+"
     for sample in {sample.tensors: sample for sample in reversed(samples)}.values():

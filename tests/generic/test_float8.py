@@ -1,4 +1,4 @@
-"""Results in 8 bits: rounding, scales, bits in every way to call, refused calls."""
+"""Results in 8 bits: rounding, scales, the same bits in eager, compiled and traced calls, refused calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.helpers.float8 import (
     reference_inputs,
     scales_of,
     spread,
-    wide_name,
+    unquantized_name,
 )
 from tests.helpers.numerics import assert_accurate, assert_same_bits, compute_dtype, numpy_dtype, special_values
 from tests.helpers.specification import Sample
@@ -31,23 +31,23 @@ from tests.specifications import SPECIFICATIONS
 
 WIDE = [spec for spec in SPECIFICATIONS if f"{spec.name}_float8" in float8.SIGNATURES]
 WAYS = {"torch": ("eager", "compiled"), "tf": ("eager", "graph", "xla")}
-# Less than a block, blocks and a part, several blocks that are packs of every dtype, an element, many short rows.
+# Less than a block, blocks and a remainder, several blocks that are packs of every dtype, one element, many short rows.
 SHAPES = ((3, 5, 37), (2, 300), (4, 1024), (1,), (700, 3))
 
 of_wide = pytest.mark.parametrize("wide", WIDE, ids=str)
 formats = pytest.mark.parametrize("kind", FORMATS)
 
 
-def test_every_operator_is_here(torch_cpu):
+def test_every_operator_with_8_bit_results_is_tested(torch_cpu):
     from fusedops.torch.library import TABLE
 
-    found = {name for name, row in TABLE.items() if not row.differentiable and not row.has_effects_or_lists}
+    found = {name for name, x in TABLE.items() if not x.differentiable and not x.has_effects_or_lists}
     assert found == float8.SIGNATURES.keys()
     assert len(WIDE) == len(found)
 
 
 def quantized(backend, x, dtype, **options):
-    """Rounded as it is."""
+    """Quantizes x without another operator before."""
     y, scale = float8_call(backend, BIAS_ACT, Sample({"x": x}, {"activation": "identity"}), dtype, **options)
     return backend.to_numpy(y), backend.to_numpy(scale)
 
@@ -56,7 +56,7 @@ BIAS_ACT = next(spec for spec in WIDE if spec.name == "bias_act")
 
 
 def around(kind, dtype):
-    """Every number of 8 bits and every middle of two, their neighbours in dtype, and what is special there."""
+    """Every 8-bit number, the midpoint of each two neighbours, their neighbours in dtype, and special values."""
     known = numbers(kind)
     exact = np.concatenate([known, (known[1:] + known[:-1]) / 2, [known[-1] * 1.0625, known[-1] * 2, 1e-30]])
     with np.errstate(over="ignore"):
@@ -68,8 +68,8 @@ def around(kind, dtype):
 
 @formats
 @pytest.mark.parametrize("length", [1000, 1024])
-def test_rounding(any_backend, dtype, kind, length):
-    """To nearest even, once, of everything near a boundary; of a misaligned row and of one in whole packs."""
+def test_rounding_is_to_nearest_even(any_backend, dtype, kind, length):
+    """Rounds once to nearest even near every boundary, in a misaligned row and in a row of whole packs."""
     values = around(kind, dtype)
     values = np.resize(values, -(-len(values) // length) * length).reshape(-1, length)
     one = np.ones((), compute_dtype(dtype))
@@ -81,7 +81,7 @@ def test_rounding(any_backend, dtype, kind, length):
 
 @formats
 def test_a_double_is_rounded_once(any_backend, kind):
-    """Just beside a middle, where float32 would be at it."""
+    """Values next to a midpoint that float32 would round to the midpoint."""
     known = numbers(kind)
     middles = (known[1:] + known[:-1]) / 2
     values = np.concatenate([middles * (1 + 1e-12), middles * (1 - 1e-12), -middles * (1 + 1e-15)])
@@ -102,7 +102,7 @@ def test_every_16_bit_pattern(any_backend):
 @formats
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_scales(any_backend, dtype, kind, scaling, random):
-    """Exactly the largest value over the largest number; what is divided by it, to the last bit."""
+    """The scale is exactly the largest value over the largest 8-bit number; quotients are exact to the last bit."""
     wide = compute_dtype(dtype)
     for shape in (*SHAPES, (3, 0), (0, 5), (0, 0), (2, 20_000)):
         x = random.normal(size=shape) * 10.0 ** random.integers(-3, 4, size=shape)
@@ -114,13 +114,13 @@ def test_scales(any_backend, dtype, kind, scaling, random):
 
 
 def quotients(values, scales):
-    """With enough bits that none is rounded to the middle of two numbers of 8 bits, unless it is there."""
+    """Quotients precise enough that none is rounded to the midpoint of two 8-bit numbers, unless it is one."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         return values.astype(np.longdouble) / scales.astype(np.longdouble)
 
 
 def near_middles(kind, scale, dtype):
-    """Values whose quotients are as near the middles of two numbers of 8 bits as any of dtype, or at them."""
+    """Values of dtype whose quotients are at, or as near as possible to, the midpoints of two 8-bit numbers."""
     known = numbers(kind)
     middles = np.concatenate([(known[1:] + known[:-1]) / 2, known])
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -132,7 +132,7 @@ def near_middles(kind, scale, dtype):
 @formats
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_quotients_are_rounded_once(any_backend, dtype, kind, scaling, random):
-    """By given scales of any kind: zero, subnormal, negative, beyond the inverse of every number, not finite."""
+    """Given scales of any kind: zero, subnormal, negative, beyond the inverse of every number, not finite."""
     wide = np.dtype(compute_dtype(dtype))
     info = np.finfo(wide)
     special = [0.1, 1e-39, 0.0, -0.3, 1.0, 0.5, 3.0, info.max, info.tiny, info.smallest_subnormal, np.inf, np.nan]
@@ -151,7 +151,8 @@ def test_quotients_are_rounded_once(any_backend, dtype, kind, scaling, random):
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_special_scales(any_backend, scaling):
-    """Zeros have a scale; NaN stays where it is; an infinity makes its scale one; the tiniest numbers stay finite."""
+    """Rows of zeros have a scale; NaN stays in its place; an infinity makes the scale 1; the smallest numbers stay
+    finite."""
     tiny, nan, inf = np.finfo(np.float32).tiny, np.nan, np.inf
     for values, expected, scale in (
         ([0.0, -0.0, 0.0], [0, 0x80, 0], tiny),
@@ -168,7 +169,7 @@ def test_special_scales(any_backend, scaling):
 @of_wide
 @formats
 def test_values(reference_backend, wide, dtype, kind, random):
-    """A result of a value within the wide operator's own tolerance, with scales of each kind, computed and given."""
+    """Results are within the tolerance of the unquantized operator, with computed and given scales of each kind."""
     samples = [wide.sample(shape, random) for shape in SHAPES]
     samples += [s for s in wide.more_samples(random) if s.inputs[next(iter(s.inputs))].ndim and "seed" not in s.inputs]
     for i, sample in enumerate(samples):
@@ -188,7 +189,7 @@ def test_values(reference_backend, wide, dtype, kind, random):
 
 
 def ways(backend, function):
-    """The function of tensors, called in every way."""
+    """The function of tensors, eager, compiled and traced."""
     for way in WAYS[backend.framework]:
         if way == "eager":
             yield way, function
@@ -201,7 +202,7 @@ def ways(backend, function):
 @of_wide
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_same_bits(both_backends, wide, scaling, random):
-    """In both frameworks, whichever way they call it."""
+    """The bits are the same in both frameworks, eager, compiled and traced."""
     for dtype, shape in (("float32", (3, 300)), ("bfloat16", (4, 1024))):
         sample, expected = wide.sample(shape, random), None
         for backend in both_backends:
@@ -220,8 +221,8 @@ def test_same_bits(both_backends, wide, scaling, random):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_same_bits_on_a_gpu(torch_gpu, dtype):
-    """As on a CPU, where both compute the same values: the rounding is one."""
+def test_a_gpu_has_the_bits_of_a_cpu(torch_gpu, dtype):
+    """The GPU rounds like the CPU if both compute the same values."""
     from tests.helpers.frameworks import backend
 
     values = np.concatenate([around(kind, dtype) for kind in FORMATS])
@@ -238,7 +239,7 @@ def test_same_bits_on_a_gpu(torch_gpu, dtype):
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("columns", [1024, 16384 + 1024, 4 * 16384])
 def test_any_layout(torch_backend, wide, scaling, columns, random):
-    """Rows that lie apart, at any alignment, and transposed tensors: the bits are those of contiguous ones."""
+    """Strided, misaligned and transposed tensors give the bits of contiguous ones."""
     torch, sample = torch_backend.torch, wide.sample((3, columns), random)
     inputs = torch_backend.tensors(sample, "bfloat16")
     name, options = f"{wide.name}_float8", {"scaling": scaling}
@@ -258,7 +259,7 @@ def test_any_layout(torch_backend, wide, scaling, columns, random):
 
 @of_wide
 def test_a_row_alone(any_backend, wide, random):
-    """Its bits do not depend on the others."""
+    """A row's bits do not depend on the other rows."""
     sample = wide.sample((6, 200), random)
     inputs = any_backend.tensors(sample, "bfloat16")
     for scaling in ("row", "block"):
@@ -280,7 +281,7 @@ def test_dtypes_of_the_framework(torch_backend, tf_cpu):
 
 
 def test_dynamic_shapes_in_torch(torch_backend):
-    """One compilation for all sizes, blocks of a half of a row too."""
+    """One compilation serves all sizes, also blocks of half a row."""
     torch, fo = torch_backend.torch, torch_backend.functions
     compilations = []
 
@@ -329,7 +330,7 @@ def test_opcheck(torch_backend, random):
 
 
 def test_vmap(torch_backend, random):
-    """Each call has scales of its own."""
+    """Each batch element has its own scales."""
     torch, fo = torch_backend.torch, torch_backend.functions
     x = torch_backend.from_numpy(random.normal(size=(3, 4, 200)).astype("float32"))
     for scaling in SCALINGS:
@@ -355,7 +356,8 @@ def test_no_gradient_in_torch(torch_backend, wide, random):
 
 @of_wide
 def test_no_gradient_in_tf(tf_backend, wide, random):
-    """Refused when it is called under a tape, or when a function is differentiated as a whole."""
+    """A gradient is refused when the operator is called under a tape, or when a function is differentiated as a
+    whole."""
     tf, name = tf_backend.tf, f"{wide.name}_float8"
     inputs = tf_backend.tensors(wide.sample((4, 30), random), "float32")
     sentence = rf"fusedops\.{name}: there is no gradient; give it tf\.stop_gradient\(x\) of its inputs"
@@ -397,8 +399,8 @@ def bad_calls():
 
 
 @pytest.mark.parametrize("case", range(16))
-def test_refused_calls(any_backend, case):
-    """With one sentence, eager and traced."""
+def test_bad_calls_are_refused(any_backend, case):
+    """Refused with one message, eager and traced."""
     cases = list(bad_calls())
     assert len(cases) == 16
     name, given, options, sentence = cases[case]
@@ -415,14 +417,14 @@ def test_refused_calls(any_backend, case):
             assert isinstance(refused.value, any_backend.errors)
 
 
-def test_8_bits_are_no_input(any_backend):
+def test_an_8_bit_input_is_refused(any_backend):
     y, _ = float8_call(any_backend, BIAS_ACT, Sample({"x": np.ones((2, 3))}), "float32")
     sentence = r"fusedops\.rms_norm: x must be float64, float32, float16 or bfloat16; got float8_e4m3fn"
     with pytest.raises(any_backend.errors, match=sentence):
         any_backend.functions.rms_norm(y)
 
 
-def test_the_wide_operators_agree(torch_cpu):
-    """Each is named after the operator that it rounds."""
+def test_quantizing_operators_are_named_after_unquantized_ones(torch_cpu):
+    """Each quantizing operator is named after the operator that it rounds."""
     for name in float8.SIGNATURES:
-        assert hasattr(torch_cpu.functions, wide_name(name))
+        assert hasattr(torch_cpu.functions, unquantized_name(name))

@@ -1,4 +1,5 @@
-"""The gradient formulas and what they are written over: the same in both frameworks, and nothing wanted in silence."""
+"""The gradient formulas and the functions that they may use: the same in both frameworks, and no gradient silently
+missing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tests.specifications import SPECIFICATIONS
 
 
 def listed() -> set[str]:
-    """The functions of `f` that the description of the formulas names."""
+    """The functions of `f` that the description of the formulas lists."""
     assert gradients.__doc__
     table = re.search(r"both frameworks have:\n\n(.*?)\n\n", gradients.__doc__, re.DOTALL)
     assert table
@@ -35,7 +36,7 @@ def test_every_function_is_listed_and_there(framework):
 
 
 def test_refused_gradients(torch_backend, random):
-    """Asking for one is an error, in every order and mode; without asking, the others are as ever."""
+    """A gradient that is requested is an error, in every order and mode; the other gradients are unaffected."""
     torch = torch_backend.torch
     for spec in SPECIFICATIONS:
         sample = spec.sample((2, 3, 4), random)
@@ -53,7 +54,7 @@ def test_refused_gradients(torch_backend, random):
 
 
 def test_gradients_that_tensorflow_has_not(tf_backend, spec, random):
-    """None, as of an integer, eagerly and in a graph."""
+    """The gradient is None, as for an integer, eagerly and in a graph."""
     tf = tf_backend.tf
     sample = spec.sample((2, 3, 4), random)
     inputs = tf_backend.tensors(sample, "float32")
@@ -71,8 +72,8 @@ def test_gradients_that_tensorflow_has_not(tf_backend, spec, random):
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_second_order_in_16_bits(any_backend, spec, narrow, random):
-    """Upstream gradients of 300 and 300: products beyond float16 on the way to results that are not. Second derivatives
-    are near what the same numbers give in float64."""
+    """Upstream gradients of 300 and 300: intermediate products exceed float16, final results do not. Second derivatives
+    are close to those that float64 gives for the same numbers."""
     sample = spec.flat(random)
     values = {name: rounded(sample.inputs[name], narrow).astype(np.float64) for name in sample.floating}
     sample = Sample({**sample.inputs, **values}, sample.options)
@@ -97,7 +98,7 @@ def test_second_order_in_16_bits(any_backend, spec, narrow, random):
 
 
 def test_saved_outputs_have_no_gradient(torch_cpu, spec, random):
-    """They are hidden by the public function; the bare operator returns them, without a history."""
+    """The public function hides them; the raw operator returns them without a history."""
     torch = torch_cpu.torch
     from fusedops.torch.library import TABLE
 
@@ -115,7 +116,7 @@ def test_saved_outputs_have_no_gradient(torch_cpu, spec, random):
 
 
 def test_attributes_of_strings(any_backend, random):
-    """Python's own and NumPy's; compiled, too."""
+    """Python's and NumPy's strings, also compiled."""
     x = any_backend.tensor(random.standard_normal((3, 5)), "float32")
     bias_act = any_backend.public("bias_act")
     compiled = any_backend.traced(lambda x: bias_act(x, activation="relu"))

@@ -1,4 +1,4 @@
-"""Only on a GPU: more than 2^31 elements, CUDA graphs, streams, the second GPU, TensorFlow's placement."""
+"""Tests that need a GPU: more than 2^31 elements, CUDA graphs, streams, a second GPU, TensorFlow's placement."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.helpers.numerics import assert_same_bits
 from tests.helpers.rows import BY_ROWS, rows
 from tests.specifications import SPECIFICATIONS, WITH_SCALARS, scalars
 
-LARGE = 2**31 + 4099  # elements: beyond 32-bit indices, and no multiple of a vector or a block
+LARGE = 2**31 + 4099  # elements: beyond 32-bit indices, and not a multiple of a vector or a block
 
 
 @pytest.fixture
 def whole_gpu(torch_gpu, alone):
-    """Its memory is given back, since other processes run their tests on it."""
+    """Frees its memory at the end, since other processes run tests on the same GPU."""
     yield torch_gpu
     torch_gpu.torch.cuda.empty_cache()
 
 
 def filled(torch, spec, count: int):
-    """Tensors of `count` elements which hold a sample's values over and over; and the sample."""
+    """Tensors of `count` elements that repeat a sample's values, and the sample."""
     sample = spec.sample((4099,), np.random.default_rng(5))
     arrays = {}
     for name, value in sample.inputs.items():
@@ -36,7 +36,7 @@ def filled(torch, spec, count: int):
 @pytest.mark.parametrize("spec", BY_ROWS, ids=str)
 @pytest.mark.parametrize("columns", [4099, 8192, 20_000])
 def test_rows_of_more_than_2_31_elements(whole_gpu, spec, columns):
-    """A few rows over and over, forward and backward: each has the bits that it has among the few."""
+    """A few rows repeated, forward and backward: each has the bits that it has in the small call."""
     torch = whole_gpu.torch
     few, copies = 61, LARGE // (61 * columns) + 1
     sample = spec.sample((few, *(1,) * (spec.least_rank - 2), columns), np.random.default_rng(5))
@@ -64,14 +64,14 @@ def test_rows_of_more_than_2_31_elements(whole_gpu, spec, columns):
 
 def assert_repeats(torch, got, period):
     whole = got.view(-1, *period.shape)
-    for first in range(0, len(whole), 1024):  # a piece at a time: comparisons take memory
+    for first in range(0, len(whole), 1024):  # piecewise: comparisons take memory
         assert torch.equal(whole[first : first + 1024], period.expand_as(whole[first : first + 1024]))
 
 
 @pytest.mark.parametrize("features", [64, 128])
-@pytest.mark.parametrize("softcap", [0.0, 20.0], ids=["plain", "capped"])  # on 9.x, kernels of its own, and of 8.0
+@pytest.mark.parametrize("softcap", [0.0, 20.0], ids=["plain", "capped"])  # sm90 and sm80 kernels on 9.x
 def test_attention_of_more_than_2_31_elements(whole_gpu, features, softcap, random):
-    """A few sequences over and over, forward and backward: each has the bits that it has among the few."""
+    """A few sequences repeated, forward and backward: each has the bits that it has in the small call."""
     torch = whole_gpu.torch
     few = [whole_gpu.tensor(random.standard_normal((5, 130, 1024 // features, features)), "bfloat16") for _ in "qkv"]
     copies = LARGE // few[0].numel() + 1
@@ -87,7 +87,7 @@ def test_attention_of_more_than_2_31_elements(whole_gpu, features, softcap, rand
 
 
 def test_a_product_of_more_than_2_31_misaligned_elements(whole_gpu, random):
-    """Rows over and over, copied in parts."""
+    """Rows are repeated, and copied in parts."""
     torch = whole_gpu.torch
     few = whole_gpu.tensor(random.standard_normal((1001, 32_769)), "bfloat16")
     b = whole_gpu.tensor(random.standard_normal((32_769, 8)), "bfloat16")
@@ -104,7 +104,7 @@ def test_a_product_of_more_than_2_31_misaligned_elements(whole_gpu, random):
 )
 @pytest.mark.parametrize("extra", [0, 1], ids=["aligned", "misaligned"])
 def test_more_than_2_31_elements(whole_gpu, spec, extra):
-    """Every period of the result has the bits of the first, to the last element; forward and backward."""
+    """Every period of the result has the bits of the first, forward and backward."""
     torch = whole_gpu.torch
     _, inputs = filled(torch, spec, LARGE + extra)
     given = {name: (x[extra:] if x.dim() else x).requires_grad_() for name, x in inputs.items()}
@@ -115,7 +115,7 @@ def test_more_than_2_31_elements(whole_gpu, spec, extra):
 
     def assert_periodic(large, period):
         whole = large.numel() // 4099
-        for first in range(0, whole, 2**16):  # a piece at a time: comparisons take memory
+        for first in range(0, whole, 2**16):  # piecewise: comparisons take memory
             piece = large[first * 4099 : min(first + 2**16, whole) * 4099].view(-1, 4099)
             assert torch.equal(piece, period.expand_as(piece))
         tail = large[whole * 4099 :]
@@ -132,7 +132,7 @@ def test_more_than_2_31_elements(whole_gpu, spec, extra):
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
 def test_a_sum_over_more_than_2_31_elements(whole_gpu, spec):
-    """The gradient of a parameter is a sum over all elements: of integers, so that it is known exactly."""
+    """The gradient of a parameter is a sum over all elements, which are integers: the expected sum is exact."""
     torch = whole_gpu.torch
     x = torch.zeros(LARGE, device="cuda", dtype=torch.bfloat16)
     ends = [0, 1, 2**31 - 1, 2**31, LARGE - 1]
@@ -149,7 +149,7 @@ def test_a_sum_over_more_than_2_31_elements(whole_gpu, spec):
 
 
 def test_a_matrix_of_more_than_2_31_elements(whole_gpu):
-    """The rows at both ends and around 2^31, of a product whose input and output are both that large."""
+    """Checks the first and last rows and those around 2^31, of a product whose input and output are both that large."""
     torch = whole_gpu.torch
     columns = 128
     rows = LARGE // columns + 130
@@ -173,7 +173,8 @@ def test_cuda_graph_of_many_long_rows(torch_gpu, spec, dtype, random):
 
 
 def check_cuda_graph(torch_gpu, spec, dtype, samples):
-    """Captured forward and backward, replayed on new values: without allocation, synchronization or default stream."""
+    """Captures forward and backward, and replays them on new values: no allocation, synchronization or default
+    stream."""
     torch = torch_gpu.torch
     inputs, others = (torch_gpu.tensors(sample, dtype) for sample in samples)
     names = spec.differentiable(samples[0])
@@ -203,7 +204,7 @@ def check_cuda_graph(torch_gpu, spec, dtype, samples):
 
 
 def test_other_streams(torch_gpu, spec, random):
-    """Work goes to the current stream: behind what is queued there, though other streams are idle."""
+    """Work goes to the current stream: after its queued work, even if other streams are idle."""
     torch = torch_gpu.torch
     sample = spec.sample((257, 1025), random)
     inputs = torch_gpu.tensors(sample, "float32")
@@ -219,7 +220,7 @@ def test_other_streams(torch_gpu, spec, random):
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)  # some tens of milliseconds, in which a kernel on another stream would see NaN
+        torch.cuda._sleep(50_000_000)  # tens of milliseconds, in which a kernel on another stream would read NaN
         for name in sample.tensors:
             late[name].copy_(inputs[name])
         outputs, gradients = torch_gpu.gradients(spec.name, late, sample.options, spec.differentiable(sample))
@@ -229,8 +230,8 @@ def test_other_streams(torch_gpu, spec, random):
 
 
 def test_threads_launch_one_kernel_with_different_shared_memory(torch_gpu):
-    """A kernel's limit is the same for all threads: none may lower it between another's asking and its launch. The
-    backward of rows of which several share a block asks for more than that of longer ones."""
+    """A kernel's shared memory limit is common to all threads: no thread may lower it between another's request and its
+    launch. The backward needs more of it for rows that share a block than for longer rows."""
     torch, raw = torch_gpu.torch, torch_gpu.torch.ops.fusedops
 
     def launch(columns):
@@ -238,7 +239,7 @@ def test_threads_launch_one_kernel_with_different_shared_memory(torch_gpu):
             x, weight = (torch.ones(size, device="cuda", dtype=torch.bfloat16) for size in ((64, columns), (columns,)))
             y, rstd = raw.rms_norm(x, weight)
             for _ in range(3000):
-                raw.rms_norm_backward(y, x, weight, rstd)  # torch takes the lock of Python's threads off
+                raw.rms_norm_backward(y, x, weight, rstd)  # torch releases Python's global interpreter lock
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(launch, (1024, 8192)))
@@ -246,11 +247,11 @@ def test_threads_launch_one_kernel_with_different_shared_memory(torch_gpu):
 
 
 def test_the_second_gpu(torch_gpu, spec, dtype, random):
-    """The tensors' own GPU, whichever is current; its bits are the first one's."""
+    """The call runs on its tensors' GPU, whichever is current; its bits equal the first GPU's."""
     torch = torch_gpu.torch
     if torch.cuda.device_count() < 2:
         pytest.skip("GPU: one only")
-    torch.cuda.set_device(0)  # TensorFlow, if it has begun in this process, leaves the last one current
+    torch.cuda.set_device(0)  # TensorFlow, once initialized in this process, leaves the last GPU current
     sample = spec.sample((33, 1025), random)
     inputs = torch_gpu.tensors(sample, dtype)
     moved = {name: x.to("cuda:1") if name in sample.tensors else x for name, x in inputs.items()}
@@ -267,13 +268,13 @@ def test_the_second_gpu(torch_gpu, spec, dtype, random):
 
 
 def test_tensorflow_places_on_the_gpu(tf_gpu, spec, random):
-    """Without being told, as for TensorFlow's own operators; and where a CPU is asked for, there."""
+    """Placed on the GPU by default, like TensorFlow's own operators, and on the CPU on request."""
     tf = tf_gpu.tf
     sample = spec.sample((33, 130), random)
     inputs = tf_gpu.tensors(sample, "float32")
 
     def call():
-        return Backend.call(tf_gpu, spec.name, inputs, sample.options)  # without the backend's own choice of a device
+        return Backend.call(tf_gpu, spec.name, inputs, sample.options)  # without the backend's device scope
 
     with tf.device(None):
         assert all("GPU:0" in output.device for output in call())

@@ -1,4 +1,4 @@
-"""The optimizers of both packages: every option in every way to take a step, and the same bits in both."""
+"""The optimizers of both packages: every option with every kind of step, and the same bits in both packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ THEIRS = {"torch": "torch.optim", "tf": "keras.optimizers"}
 
 
 def cases(framework):
-    """An optimizer and an option of it."""
+    """Pairs of an optimizer and one of its options."""
     options = [(kind, option) for kind, some in TRAININGS[framework][1].items() for option in some]
     return pytest.mark.parametrize(("kind", "option"), options, ids=str)
 
@@ -30,7 +30,7 @@ def ways(framework):
     return pytest.mark.parametrize("way", [pytest.param(x, marks=[pytest.mark.slow] * (x == "xla")) for x in names])
 
 
-# Keras's, of the option for it.
+# Keras warns; its option for it is tested.
 no_gradients = pytest.mark.filterwarnings("ignore:Gradients do not exist")
 
 
@@ -47,12 +47,12 @@ def references(backend, kind, option):
 
 @cache
 def eager(backend, kind, option):
-    """Results of our optimizer in eager code."""
+    """Results of the fusedops optimizer in eager code."""
     return train(backend, OURS, kind, option.all, option.dtype)
 
 
 def assert_option(backend, kind, option):
-    """The option gives what it gives in the framework's own optimizer, and the result without it is another."""
+    """The option gives the result of the framework's own optimizer, and another one than the default."""
     theirs, exact = references(backend, kind, option)
     assert_as_good(eager(backend, kind, option), theirs, exact, "float32")
     without = train(backend, OURS, kind, option.without, option.dtype)
@@ -62,20 +62,20 @@ def assert_option(backend, kind, option):
 
 
 @cases("torch")
-def test_options_in_torch(torch_backend, kind, option):
+def test_options_match_torch(torch_backend, kind, option):
     assert_option(torch_backend, kind, option)
 
 
 @cases("tf")
 @no_gradients
-def test_options_in_keras(tf_backend, keras, kind, option):
+def test_options_match_keras(tf_backend, keras, kind, option):
     assert_option(tf_backend, kind, option)
 
 
 @cases("torch")
 @ways("torch")
-def test_ways_in_torch(torch_backend, kind, option, way):
-    """However a step is taken, an option has the same bits."""
+def test_every_kind_of_step_has_the_same_bits_in_torch(torch_backend, kind, option, way):
+    """An option gives the same bits with every kind of step."""
     if way == "captured" and torch_backend.device == "cpu":
         pytest.skip("GPU: none")
     if way == "captured" and not option.is_captured:
@@ -88,15 +88,15 @@ def test_ways_in_torch(torch_backend, kind, option, way):
 @cases("tf")
 @ways("tf")
 @no_gradients
-def test_ways_in_keras(tf_backend, keras, kind, option, way):
-    """However a step is taken, an option gives what it gives in Keras's own optimizer."""
+def test_every_kind_of_step_matches_keras(tf_backend, keras, kind, option, way):
+    """An option gives the result of Keras's own optimizer with every kind of step."""
     found = train(tf_backend, OURS, kind, option.all, option.dtype, way)
     assert_as_good(found, *references(tf_backend, kind, option), "float32")
 
 
 @pytest.mark.parametrize("framework", TRAININGS)
-def test_every_argument_is_an_option(framework):
-    """Each argument of the frameworks' constructors, and of ours, is among the options."""
+def test_every_argument_is_tested(framework):
+    """Each argument of the frameworks' constructors and of fusedops's is among the tested options."""
     require(framework, "cpu")
     for kind, options in TRAININGS[framework][1].items():
         given = {name for option in options for name in option.all.keys() | option.all.get("_second", {}).keys()}
@@ -113,7 +113,7 @@ SHAPES = ((33,), (), (5, 7), (2050,))
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_a_thousand_steps(both_backends, dtype, amsgrad, random):
-    """The same bits in both frameworks. There is no epsilon, which Keras adds in another place than PyTorch."""
+    """The same bits in both frameworks. Epsilon is zero, since Keras and PyTorch add it in different places."""
     import keras
 
     import fusedops.tf.keras as fk

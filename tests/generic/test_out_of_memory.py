@@ -1,4 +1,4 @@
-"""Where there is no memory for a result, a workspace or a copy, the framework's own error says so."""
+"""A failed allocation of a result, a workspace or a copy raises the framework's own error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.helpers.frameworks import Torch
 from tests.helpers.running import ROOT, compiled, run_program
 from tests.helpers.specification import Specification
 
-ROWS = 2**44  # more memory than a machine has, even if each row is a byte
+ROWS = 2**44  # more memory than a machine has, even with one byte per row
 
 
 def without_memory(backend: Torch, spec: Specification, random: np.random.Generator) -> tuple[dict, Any]:
-    """Inputs and options of a call of ROWS rows, which all lie in one place."""
+    """Inputs and options of a call of ROWS rows, all at one address."""
     one, two = (spec.sample((rows, 2, 2, 8), random) for rows in (1, 2))
     inputs = backend.tensors(one, "float32")
     for name in one.tensors:
@@ -33,7 +33,7 @@ def without_memory(backend: Torch, spec: Specification, random: np.random.Genera
 
 @pytest.fixture
 def refused(torch_backend: Torch) -> Callable[..., None]:
-    """Calls a function, in which torch must raise its own error, word for word but for the size."""
+    """Calls a function, in which torch must raise its own error, word for word except for the size."""
     torch = torch_backend.torch
 
     def error(function: Callable[..., Any], *arguments: Any) -> tuple[type, str]:
@@ -53,7 +53,8 @@ def refused(torch_backend: Torch) -> Callable[..., None]:
 
 
 def test_torch(torch_backend, spec, refused, random):
-    """Called by the public function, with autograd, raw and compiled. It keeps nothing, and the next call is good."""
+    """Called by the public function, with autograd, raw and compiled. The call holds no memory afterwards, and the next
+    call succeeds."""
     inputs, options = without_memory(torch_backend, spec, random)
     floating = [name for name, x in inputs.items() if x.is_floating_point() and name not in spec.not_differentiable]
     users = [torch_backend.torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in inputs.values()]
@@ -65,8 +66,8 @@ def test_torch(torch_backend, spec, refused, random):
     torch_backend.call(spec.name, torch_backend.tensors(spec.sample((2, 3, 2, 8), random), "float32"), options)
 
 
-def test_torch_backward(torch_backend, refused):
-    """On autograd's own thread, where there is a GPU."""
+def test_a_failed_allocation_of_the_backward_raises_the_error_of_torch(torch_backend, refused):
+    """The backward runs on autograd's own thread if there is a GPU."""
     torch = torch_backend.torch
     large = torch.ones(1, 8, device=torch_backend.device).expand(ROWS, 8)
     y = torch.ones(8, device=torch_backend.device, requires_grad=True) * 2
@@ -74,8 +75,8 @@ def test_torch_backward(torch_backend, refused):
     refused(y.sum().backward)
 
 
-def test_torch_layers(torch_backend, refused):
-    """They ask torch's own layer what is wrong with inputs, but not here."""
+def test_a_failed_allocation_of_a_layer_raises_the_error_of_torch(torch_backend, refused):
+    """Layers consult torch's own layer for errors of their inputs, but not for this error."""
     import fusedops.torch.nn as fnn
 
     torch = torch_backend.torch
@@ -85,10 +86,10 @@ def test_torch_layers(torch_backend, refused):
     refused(fnn.CrossEntropyLoss(), x, torch.zeros(1, dtype=torch.int64, device=x.device).expand(ROWS))
 
 
-def test_tensorflow(tf_backend):
-    """Eager, in a graph and by XLA. Of these operators only the product's result can be larger than its inputs.
+def test_a_failed_allocation_raises_the_error_of_tensorflow(tf_backend):
+    """Eager, in a graph and by XLA. Only a product's result can be larger than its inputs.
 
-    The calls run at the same time, since TensorFlow waits ten seconds for memory before it raises its error."""
+    The calls run in parallel, since TensorFlow waits ten seconds for memory before it raises its error."""
     tf, size, matmul = tf_backend.tf, 2**22, tf_backend.functions.matmul
     a, b = tf.ones((size, 1)), tf.ones((1, size))
 
@@ -103,7 +104,7 @@ def test_tensorflow(tf_backend):
 
 @pytest.fixture(scope="module")
 def failing_new(tmp_path_factory) -> Path:
-    """A library that lets one allocation in C++ fail."""
+    """A library that makes one C++ allocation fail."""
     library = tmp_path_factory.mktemp("new") / "libfailing_new.so"
     return compiled(ROOT / "tests/helpers/failing_new.cpp", library, "-std=c++17", "-O1", "-shared", "-fPIC")
 

@@ -1,4 +1,4 @@
-"""PyTorch and TensorFlow give the same bits, on the same kind of device, forward and backward."""
+"""PyTorch and TensorFlow give the same bits on the same kind of device, forward and backward."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.generic.test_reference import samples
-from tests.helpers.checks import SHAPE, of_every_pattern
+from tests.helpers.checks import SHAPE, with_every_pattern
 from tests.helpers.numerics import assert_same_bits, special_values
 from tests.helpers.specification import Sample
 from tests.specifications import WITH_PARAMETERS
 
 
 def assert_agreement(backends, spec, sample, inputs_of):
-    """Of outputs and gradients; what a backend gets is made by `inputs_of`."""
+    """Outputs and gradients agree; `inputs_of` makes a backend's inputs."""
     found = []
     for backend in backends:
         wanted = spec.differentiable(sample)
@@ -29,7 +29,7 @@ def test_same_bits(both_backends, spec, dtype, random):
 
 
 def test_same_bits_of_special_values(both_backends, spec, dtype, random):
-    """Frameworks may treat subnormal numbers differently around a kernel; within it they may not."""
+    """Frameworks may treat subnormal numbers differently around a kernel, but not within it."""
     for sample in spec.special(special_values(dtype), random):
         assert_agreement(both_backends, spec, sample, lambda backend, sample=sample: backend.tensors(sample, dtype))
 
@@ -38,7 +38,7 @@ def test_same_bits_of_special_values(both_backends, spec, dtype, random):
 def test_same_bits_of_every_pattern(both_backends, spec, dtype):
     found = []
     for backend in both_backends:
-        sample, inputs = of_every_pattern(backend, spec, dtype, np.random.default_rng(0))
+        sample, inputs = with_every_pattern(backend, spec, dtype, np.random.default_rng(0))
         found.append(map(backend.to_numpy, backend.call(spec.name, inputs, sample.options)))
     for left, right in zip(*found, strict=True):
         assert_same_bits(right, left)
@@ -52,7 +52,7 @@ def test_same_bits_with_float32_parameters(both_backends, spec, random):
 
 
 def test_same_bits_compiled(both_backends, spec, random):
-    """torch.compile and tf.function run the kernels that eager code runs."""
+    """torch.compile and tf.function run the same kernels as eager code."""
     sample: Sample = spec.sample((33, 65), random)
     names = sample.tensors
     found: list[list[np.ndarray]] = []

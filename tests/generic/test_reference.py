@@ -37,7 +37,7 @@ def test_float32_parameters_beside_16_bits(any_backend, spec, narrow, random):
 
 
 def test_only_the_gradients_asked_for(any_backend, spec, random):
-    """Each alone has the bits that it has among all, though another path may compute it."""
+    """Each gradient has the same bits alone as with the others, though another path may compute it."""
     for sample in (spec.sample(SHAPE, random), *spec.more_samples(random)):
         inputs = any_backend.tensors(sample, "float32")
         _, expected = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
@@ -47,7 +47,7 @@ def test_only_the_gradients_asked_for(any_backend, spec, random):
 
 
 def test_the_gradient_formula_is_the_derivative(spec, random):
-    """Of the specification itself: its gradients are the slopes of its reference, by central differences."""
+    """The specification's gradients are the slopes of its own reference, by central differences."""
     for sample in (spec.sample((2, 3), random), *spec.more_samples(random)):
         arguments = {
             name: value.astype(LONGEST) if name in sample.floating else value for name, value in sample.inputs.items()

@@ -1,4 +1,4 @@
-"""What results are: their device, dtype and shape, for outputs and gradients alike; numbers and tensors as scalars."""
+"""Device, dtype and shape of outputs and gradients; numbers and tensors as scalars."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_device_dtype_and_shape(any_backend, spec, dtype, random):
 @pytest.mark.parametrize("spec", WITH_PARAMETERS, ids=str)
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_float32_parameters(any_backend, spec, narrow, random):
-    """They keep their dtype in their gradients, and x's dtype is the result's."""
+    """Their gradients are float32, and the result has x's dtype."""
     sample = spec.sample((3, 4, 5), random)
     inputs = any_backend.tensors(sample, narrow, spec)
     outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
@@ -52,7 +52,7 @@ def test_a_parameter_of_one_element_keeps_its_shape(any_backend, spec, shape, ra
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
 def test_a_number_is_not_rounded_to_16_bits(any_backend, spec, random):
-    """It has the bits of a float32 tensor of that number."""
+    """A number gives the bits of a float32 tensor of that number."""
     sample = spec.sample((33, 7), random)
     names = scalars(spec)
     third = {name: np.asarray(1 / 3) if name in names else value for name, value in sample.inputs.items()}

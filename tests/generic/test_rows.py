@@ -1,4 +1,4 @@
-"""Operators over rows, under pressure: any length, values that overflow, nothing to sum, long sums."""
+"""Operators over rows: any length, values that overflow, empty rows, long sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_lengths_with_float32_parameters(any_backend, spec, columns, random):
 
 @pytest.mark.parametrize("spec", BY_ROWS, ids=str)
 def test_any_of_the_gradients(any_backend, spec, random):
-    """Whichever are asked for together, each has the bits that it has among all."""
+    """Each gradient has the same bits in every combination of requested gradients."""
     sample = rows(spec, 37, 72, random)
     inputs = any_backend.tensors(sample, "float32")
     names = spec.differentiable(sample)
@@ -51,7 +51,7 @@ def test_any_of_the_gradients(any_backend, spec, random):
 @named("softmax", "cross_entropy")
 @pytest.mark.parametrize("columns", [2, 33, 1000, 65_536])
 def test_large_logits(any_backend, spec, columns, dtype, random):
-    """Of ±1e4 and beside it: no overflow, and nothing lost where they are close."""
+    """Logits around ±1e4: no overflow, and no loss of precision between close ones."""
     sample = rows(spec, 6, columns, random)
     x = 1e4 * random.choice([-1.0, 1.0], size=(6, columns))
     x[2:4] = 1e4 + random.standard_normal((2, columns))
@@ -74,7 +74,7 @@ MANY = 250_000
 @pytest.mark.parametrize("values", ["random", "constant"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sums_over_many_rows(any_backend, spec, values, dtype, random):
-    """Within the error of a pairwise sum in float32; also where all terms are rounded in the same direction."""
+    """Within the error of a pairwise sum in float32, also if all terms are rounded in the same direction."""
     sample = with_exact_sum(rows(spec, MANY, 3, random))
     if values == "constant":
         constant = {
@@ -97,7 +97,7 @@ def test_sums_over_many_rows(any_backend, spec, values, dtype, random):
     for name in names:
         got = any_backend.to_numpy(gradients[name])
         assert got.dtype == np.float32
-        roundings = pairwise(MANY) + pairwise(3)  # of the sum, and of what a row's statistics make of each term
+        roundings = pairwise(MANY) + pairwise(3)  # of the sum, and of each term's row statistics
         assert_accurate(got, exact[name], magnitude[name], roundings, f"{sample}: gradient of {name}")
 
 
@@ -114,9 +114,9 @@ int main() {
 """
 
 
-def test_blocks_that_share_a_row(tmp_path):
-    """By the length of the row alone, so that its bits are: unless the GPU, or a slice of it, has not that many
-    multiprocessors. The choice is host code, which needs no such GPU."""
+def test_the_number_of_blocks_depends_on_the_row_length(tmp_path):
+    """The number of blocks per row depends on the row's length alone, so that its bits do too, unless the GPU or MIG
+    slice has too few multiprocessors. The selection is host code, which needs no such GPU."""
     source = tmp_path / "clusters.cpp"
     source.write_text(CLUSTERS)
     program = compiled(source, tmp_path / "clusters", "-std=c++20", f"-I{ROOT / 'core_cuda'}")

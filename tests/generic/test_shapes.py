@@ -41,7 +41,7 @@ def test_ranks(any_backend, spec, dtype, shape, random):
 
 @pytest.mark.parametrize("shape", EMPTY, ids=str)
 def test_empty(any_backend, spec, shape, random):
-    """Nothing in, nothing out, and parameters whose gradients are zero."""
+    """Outputs are empty, and gradients of parameters are zero."""
     check(any_backend, spec, shape, "float32", random)
     sample = spec.sample((1,) * (spec.least_rank - len(shape)) + shape, random)
     inputs = any_backend.tensors(sample, "float32")
@@ -62,7 +62,7 @@ def with_zero(sample, size):
 
 
 def test_each_dimension_may_be_zero(any_backend, spec, random):
-    """Features, heads and keys, too: the call has results and gradients of the right shapes, or raises a sentence."""
+    """Also features, heads and keys: the call has results and gradients of the right shapes, or raises an error."""
     for sample in (spec.sample((2, 3, 5, 8), random), *spec.more_samples(random)):
         for size in sorted({n for name in sample.tensors for n in np.shape(sample.inputs[name])}):
             empty = with_zero(sample, size)

@@ -1,7 +1,7 @@
-"""NaN, infinities, signed zeros, subnormal and largest numbers come out as the formula in the compute dtype gives them.
+"""NaN, infinities, signed zeros, subnormal and largest numbers give the results of the formula in the compute dtype.
 
-A compiler may fuse a product and a sum, which skips an overflow or an underflow between them. So two references count:
-the formula with every step rounded, and the formula rounded once. Where they agree, so must the kernel.
+A compiler may fuse a product and a sum, which skips an overflow or underflow between them. Hence two references: the
+formula with every step rounded, and the formula rounded once. If they agree, so must the kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.helpers.checks import check_forward, of_every_pattern, storage_roundings, tuples
+from tests.helpers.checks import check_forward, storage_roundings, tuples, with_every_pattern
 from tests.helpers.frameworks import Backend
 from tests.helpers.numerics import LONGEST, bits, compute_dtype, rounded, special_values, tolerance, ulp
 from tests.helpers.specification import Sample, Specification
@@ -28,18 +28,18 @@ def kind(values: np.ndarray) -> np.ndarray:
 def check(
     got: np.ndarray, stepwise: np.ndarray, once: np.ndarray, limit: np.ndarray, label: str, stored: Any = 0
 ) -> None:
-    """Each number is of the kind, and within the limit, of one of the two references. `stored`: how often a value on
-    the way was rounded to the dtype; differences of such values may cancel."""
+    """Each number has the kind of one of the two references, and is within the limit of it. `stored`: the number of
+    times that an intermediate value is rounded to the dtype; differences of such values may cancel."""
     wide = got.astype(LONGEST)
     good = np.zeros(got.shape, bool)
     largest = LONGEST(ml_dtypes.finfo(got.dtype).max)
-    beyond = largest + ulp(largest, got.dtype.name) / 2  # what rounds to an infinity
+    beyond = largest + ulp(largest, got.dtype.name) / 2  # rounds to an infinity
     with np.errstate(all="ignore"):
         limit = np.where(np.isfinite(limit), limit, 0)
         for reference in (stepwise, once):
             unrounded = np.asarray(reference, LONGEST)
             expected = rounded(np.asarray(reference), got.dtype.name).astype(LONGEST)
-            # Ordinary numbers may have any sign within the limit: a sum that cancels comes out on either side of zero.
+            # Ordinary numbers may have any sign within the limit: a sum that cancels may be on either side of zero.
             ordinary = (abs(kind(wide)) == 2) & (abs(kind(expected)) == 2)
             same_kind = (kind(wide) == kind(expected)) | ordinary
             close = (np.abs(wide - expected) <= limit) | (np.abs(wide - unrounded) <= limit)
@@ -47,7 +47,7 @@ def check(
             overflow = np.isinf(wide) & (np.sign(wide) == np.sign(unrounded)) & (np.abs(unrounded) + limit >= beyond)
             cancels = np.any(stored) & (abs(kind(wide)) <= 2) & (abs(kind(expected)) <= 2)
             good |= same_kind & (close | ~np.isfinite(expected)) | close & (underflow | cancels) | overflow
-        # Several overflows on the way are an infinity or NaN, by the order in which they meet.
+        # Several overflows of intermediate values give an infinity or NaN, depending on their order.
         good |= np.isnan(stepwise) & np.isfinite(np.asarray(once)) & np.isinf(wide)
     if not good.all():
         at = tuple(map(int, np.unravel_index(np.argmin(good), good.shape)))
@@ -89,7 +89,7 @@ def test_forward(reference_backend, spec, dtype, random):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_every_pattern_of_16_bits(reference_backend, spec, dtype, random):
-    sample, inputs = of_every_pattern(reference_backend, spec, dtype, random)
+    sample, inputs = with_every_pattern(reference_backend, spec, dtype, random)
     with np.errstate(all="ignore"):
         check_outputs(reference_backend, spec, sample, inputs, dtype)
 
@@ -98,7 +98,7 @@ def test_every_pattern_of_16_bits(reference_backend, spec, dtype, random):
 @pytest.mark.parametrize("pattern", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000], ids=hex)
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_every_nan_survives_rounding(any_backend, spec, pattern, narrow, random):
-    """A float32 NaN whose bits would round over into infinity or zero."""
+    """The bits of such a float32 NaN would round up to infinity or zero."""
     sample = spec.sample((40,), random)
     inputs = any_backend.tensors(sample, narrow)
     for name in scalars(spec):
@@ -136,13 +136,13 @@ def test_backward(reference_backend, spec, dtype, random):
 
 
 def test_overflow_to_infinity_in_16_bits(any_backend, spec, random):
-    """What no 16-bit number holds becomes infinite: the kernel does not saturate."""
+    """The kernel does not saturate."""
     sample = spec.sample((4, 4), random)
     largest = {
         name: np.full_like(x, 65504.0) if name in spec.differentiable(sample) else x
         for name, x in sample.inputs.items()
     }
-    if "residual" in largest:  # the sum would be stored as infinity, of which nothing is left
+    if "residual" in largest:  # the sum would be stored as infinity, which hides the result
         largest["residual"] = np.zeros_like(largest["residual"])
     sample = Sample(largest, sample.options)
     check_forward(any_backend, spec, sample, any_backend.tensors(sample, "float16"))

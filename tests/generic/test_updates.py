@@ -1,4 +1,4 @@
-"""Operators over lists of tensors, most of which update them in place: values, bits, every way to call, errors."""
+"""Operators over lists of tensors, most of which are mutated: values, bits, eager and compiled calls, errors."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def assert_values(update, backend, call, dtype):
             assert_accurate(got, value, magnitude, roundings, f"{name} {call.options}")
 
 
-def test_every_operator_is_here(torch_cpu):
+def test_every_operator_over_lists_is_tested(torch_cpu):
     from fusedops.torch.library import TABLE
 
-    found = {name for name, row in TABLE.items() if row.has_effects_or_lists and not is_of_an_expression(name)}
+    found = {name for name, x in TABLE.items() if x.has_effects_or_lists and not is_of_an_expression(name)}
     assert found == OPERATORS
 
 
@@ -49,7 +49,7 @@ def test_values(any_backend, update, dtype, random):
 
 @pytest.mark.parametrize("update", WEIGHTED, ids=lambda update: update.name)
 def test_weighted_means(any_backend, update, dtype, random):
-    """Moving averages and weight decay are right at both ends of their weights."""
+    """Moving averages and weight decay are accurate at both ends of their weights' range."""
     for call in update.weighted_means(dtype, random):
         assert_values(update, any_backend, call, dtype)
 
@@ -58,8 +58,8 @@ def test_weighted_means(any_backend, update, dtype, random):
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.25, 0.25), (0.0, 0.0)])
-def test_infinities_and_nan(any_backend, dtype, decoupled, decay, amsgrad, betas):
-    """As the formulas give them, with a decay that is a factor: none is hidden, and no NaN is invented."""
+def test_infinities_and_nan_follow_the_formulas(any_backend, dtype, decoupled, decay, amsgrad, betas):
+    """Infinities and NaN follow the formulas, with a multiplicative decay: none is lost, and no NaN is added."""
     inf, nan = np.inf, np.nan
     values = {"params": [inf, -inf, 2, 2, nan, 2, inf, 2, 2, 2], "grads": [1, 1, inf, nan, 1, 0, 0, 1, inf, inf]}
     values |= {"exp_avgs": [1, 1, 1, 1, 1, 0, 0, inf, inf, -inf], "exp_avg_sqs": [1, 1, 1, 1, 1, inf, 0, 1, inf, 1]}
@@ -86,7 +86,7 @@ def test_infinities_and_nan(any_backend, dtype, decoupled, decay, amsgrad, betas
 
 @all_updates
 def test_same_bits(both_backends, update, dtype, random):
-    """In both frameworks, whichever way they call it."""
+    """The bits are the same in both frameworks, eager and compiled."""
     for i, call in enumerate(update.calls(dtype, random)):
         expected = update.run(both_backends[0], call)
         for backend in both_backends:
@@ -109,7 +109,7 @@ def test_threads(torch_cpu, update, random):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_any_layout(torch_backend, dtype, random):
-    """Misaligned tensors, transposed ones, and columns of others, which keep what is between them."""
+    """Misaligned and transposed tensors, and columns of larger tensors, whose other columns stay unchanged."""
     torch, (call, *_) = torch_backend.torch, ADAMW.calls(dtype, random)
     expected = ADAMW.run(torch_backend, call)
 
@@ -125,7 +125,7 @@ def test_any_layout(torch_backend, dtype, random):
         lists = {name: [lay(torch_backend.from_numpy(x)) for x in given] for name, given in call.lists.items()}
         scalars = [torch_backend.from_numpy(np.asarray(x)) if x is not None else None for x in call.scalars.values()]
         torch_backend.functions.ops.adamw(*([x for x, _ in given] for given in lists.values()), *scalars)
-        for name in ADAMW.updated:
+        for name in ADAMW.mutated:
             for (x, larger), wanted in zip(lists[name], expected[name], strict=True):
                 assert_same_bits(torch_backend.to_numpy(x), wanted, name)
                 if larger is not None and x.dim():
@@ -175,12 +175,12 @@ def bad_calls(random):
 
 @pytest.mark.parametrize("case", range(11))
 def test_refused_calls(any_backend, case, random):
-    """With one sentence, whichever way it is called."""
+    """Refused with one message, eager and compiled."""
     call, sentence = list(bad_calls(random))[case]
     for way in WAYS[any_backend.framework]:
         with pytest.raises(Exception, match=re.escape(f"fusedops.adamw: {sentence}")) as refused:
             ADAMW.run(any_backend, call, way)
-        if way != "compiled":  # torch's compiler has errors of its own
+        if way != "compiled":  # torch's compiler has its own errors
             assert isinstance(refused.value, any_backend.errors)
 
 
@@ -194,7 +194,7 @@ def test_no_tensors(any_backend, random):
 
 
 def test_a_reader_keeps_what_it_has_read(tf_backend, random):
-    """A tensor that was read from a variable shares its memory, until somebody writes."""
+    """A tensor read from a variable shares its memory until the next write."""
     tf = tf_backend.tf
     params, grads, *states = (
         [tf.Variable(tf_backend.from_numpy(x)) for x in given]
@@ -212,7 +212,7 @@ def test_a_reader_keeps_what_it_has_read(tf_backend, random):
 
 
 def test_opcheck(torch_backend, random):
-    """torch's own checks: only what the schema says is changed, also behind functionalization."""
+    """torch's own checks: only the mutated arguments of the schema change, also with functionalization."""
     torch = torch_backend.torch
     for update in UPDATES:
         call = next(iter(update.calls("float32", random)))
@@ -224,7 +224,7 @@ def test_opcheck(torch_backend, random):
 
 
 def test_autograd_notices(torch_backend, random):
-    """What is updated has another version; what requires a gradient is refused."""
+    """A mutated tensor has a new version; one that requires a gradient is refused."""
     torch, (call, *_) = torch_backend.torch, ADAMW.calls("float32", random)
     lists = [[torch_backend.from_numpy(x) for x in given] for given in call.lists.values()]
     ops, step = torch_backend.functions.ops, torch.zeros((), device=lists[0][0].device)
@@ -240,8 +240,8 @@ def test_autograd_notices(torch_backend, random):
         ops.adamw(*lists, 0.1, step, None, None, None)
 
 
-def test_python_autograd(torch_cpu):
-    """The kernel in Python says and does the same."""
+def test_the_python_kernel_gives_the_same_results(torch_cpu):
+    """The Python kernel gives the same results and errors."""
     from fusedops.torch.autograd import kernel
     from fusedops.torch.library import SIGNATURES
 

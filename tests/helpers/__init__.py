@@ -1,1 +1,1 @@
-"""What the tests share; none of them is a test."""
+"""Code shared by the tests."""

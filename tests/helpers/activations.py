@@ -1,4 +1,4 @@
-"""The activations in any floating type, what their rounding errors are relative to, and how many there are."""
+"""The activations in any floating type, the magnitudes of their rounding errors, and their numbers of roundings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ CENTRES = np.arange(-208, 209) * LONGEST(1 / 32)  # to 6.5, and 1 - erf(6.5) is 
 
 
 def _erf_around_centres() -> list[Array]:
-    """The coefficients of erf's power series around each centre, the highest first: as many as LONGEST has digits for.
+    """The coefficients of erf's power series around each centre, the highest first, enough for LONGEST's digits.
 
-    Its values are a series without alternating signs: Abramowitz and Stegun, 7.1.6. Its slope g is a bell, whose own
-    coefficients follow from g' = -2x g.
+    erf at a centre: a series without alternating signs, Abramowitz and Stegun, 7.1.6. The slope g of erf is a Gaussian,
+    whose coefficients follow from g' = -2x g.
     """
-    bell = np.exp(-CENTRES * CENTRES) * 2 / np.sqrt(np.arccos(LONGEST(-1)))
-    terms = [CENTRES * bell]
+    gaussian = np.exp(-CENTRES * CENTRES) * 2 / np.sqrt(np.arccos(LONGEST(-1)))
+    terms = [CENTRES * gaussian]
     for n in range(1, 180):
         terms.append(terms[-1] * (2 * CENTRES * CENTRES / (2 * n + 1)))
-    slopes = [bell, -2 * CENTRES * bell]
+    slopes = [gaussian, -2 * CENTRES * gaussian]
     for n in range(1, 12):
         slopes.append(-2 * (CENTRES * slopes[n] + slopes[n - 1]) / (n + 1))
     return [sum(terms[::-1]), *(slope / (n + 1) for n, slope in enumerate(slopes))][::-1]
@@ -48,7 +48,7 @@ def logistic(x: Array) -> Array:
         return 1 / (1 + np.exp(-x))
 
 
-def bell(x: Array) -> Array:
+def normal_density(x: Array) -> Array:
     """The density of the normal distribution."""
     with np.errstate(over="ignore", under="ignore"):
         return np.exp(x * x / -2) / np.sqrt(2 * np.arccos(np.asarray(-1, x.dtype)))
@@ -72,11 +72,11 @@ def inner_slope(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Activation:
-    """`value` and `slope` with, for each, what its errors are relative to and how many roundings it takes.
+    """`value` and `slope`, each with the magnitude of its errors and its number of roundings.
 
-    A kernel's power of e or 2 errs by up to 4 half ulps, its reciprocal by 2 (CUDA's tables of accuracy), each product
-    or sum by one. The two forms of gelu are within a few ulps of |x| (1 + |2 phi - 1|) / 2 and not of their small
-    tails: a rounded exponent of x² / 2 makes that much of e^(-x²/2).
+    A kernel's exponential errs by up to 4 half ulps, its reciprocal by 2 (CUDA's tables of accuracy), each product or
+    sum by one. The two forms of gelu are accurate to a few ulps of |x| (1 + |2 phi - 1|) / 2, not of their small tails:
+    rounding the exponent x² / 2 changes e^(-x²/2) by that much.
     """
 
     value: Callable[[Array], Array]
@@ -109,19 +109,19 @@ def _tanh_slope(x: Array) -> Array:
 ACTIVATIONS = {
     "identity": Activation(lambda x: x, np.ones_like, np.abs, np.ones_like, 0, 0, 0.0),
     "relu": Activation(
-        lambda x: np.where(x <= 0, np.zeros_like(x), x),  # a NaN stays
+        lambda x: np.where(x <= 0, np.zeros_like(x), x),  # NaN propagates
         lambda x: np.where(x <= 0, np.zeros_like(x), np.ones_like(x)),
         lambda x: np.maximum(x, 0),
         lambda x: np.where(x <= 0, np.zeros_like(x), np.ones_like(x)),
         0,
         0,
-        0.0,  # beside its jump
+        0.0,  # no curvature beside the jump
     ),
     "gelu": Activation(
         lambda x: x * normal(x),
-        lambda x: normal(x) + x * bell(x),
+        lambda x: normal(x) + x * normal_density(x),
         lambda x: np.abs(x) * _spread(normal(x)),
-        lambda x: _spread(normal(x)) + np.abs(x) * bell(x),
+        lambda x: _spread(normal(x)) + np.abs(x) * normal_density(x),
         18,
         20,
         0.8,

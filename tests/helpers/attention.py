@@ -1,4 +1,4 @@
-"""Attention by its plain formula, in any floating type, and what roundings make of it: for one sequence or many."""
+"""Attention by its plain formula in any floating type, with its rounding errors, for one sequence or many."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ import numpy as np
 
 from tests.helpers.specification import Array, any_order
 
-FEW = (
-    16  # roundings of a product, exponentials, a quotient: errors that have a magnitude of their own are in units of it
-)
+FEW = 16  # product, exponentials and quotient: roundings that are the unit of errors with their own magnitude
 
 
 def positions(columns: int) -> tuple[int, int]:
-    """How many positions of how many features a row of that many columns becomes."""
+    """Splits a row of `columns` elements into positions and features."""
     features = min(max(columns, 1), 8)
     return -(-columns // features), features
 
 
 def seen(queries: int, keys: int, causal: bool = False, window: int | None = None) -> Array:
-    """Which keys [T, S] a query sees by its position."""
+    """The keys that a query sees by position, as booleans [T, S]."""
     columns = np.arange(keys)
-    beside = np.arange(queries)[:, None] + keys - queries
-    kept = np.ones((queries, keys), bool)
+    diagonal = np.arange(queries)[:, None] + keys - queries
+    visible = np.ones((queries, keys), bool)
     if causal:
-        kept &= columns <= beside
+        visible &= columns <= diagonal
     if window is not None:
-        kept &= columns > beside - window
-    return kept
+        visible &= columns > diagonal - window
+    return visible
 
 
 def folded(x: Array, times: int, key_heads: int) -> Array:
@@ -38,15 +36,15 @@ def folded(x: Array, times: int, key_heads: int) -> Array:
 
 
 class Plain:
-    """Of q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; kept is broadcastable to [..., H, T, S].
-    `factors`: what dropout makes of ones, [..., H, T, S]."""
+    """Arguments: q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; `visible` broadcasts to [..., H, T, S].
+    `factors`: the dropout factors [..., H, T, S]."""
 
     def __init__(
         self,
         q: Array,
         k: Array,
         v: Array,
-        kept: Array,
+        visible: Array,
         scale: float | None,
         softcap: float,
         factors: Array | float = 1.0,
@@ -56,10 +54,10 @@ class Plain:
         self.times = q.shape[-3] // max(k.shape[-3], 1)
         self.q, self.k, self.v = q, *(np.repeat(x, self.times, -3) for x in (k, v))
         self.scale = dtype(1) / np.sqrt(dtype(q.shape[-1])) if scale is None else dtype(scale)
-        kept = np.broadcast_to(kept, (*q.shape[:-1], k.shape[-2]))
+        visible = np.broadcast_to(visible, (*q.shape[:-1], k.shape[-2]))
         with np.errstate(all="ignore"):
             scores = self.scale * (self.q @ np.swapaxes(self.k, -1, -2))
-            # Errors of each exponent, in roundings: of its products and their sum, and then of what is made of it.
+            # Errors of each exponent, in roundings: of its products and their sum, then of the operations on it.
             products = np.abs(self.scale) * (np.abs(self.q) @ np.swapaxes(np.abs(self.k), -1, -2))
             errors = any_order(q.shape[-1]) * products
             self.slope = np.ones_like(scores)
@@ -67,17 +65,17 @@ class Plain:
                 t = np.tanh(scores / dtype(softcap))
                 scores, self.slope = dtype(softcap) * t, 1 - t * t
                 errors = self.slope * errors + 10 * np.abs(scores)
-            scores = np.where(kept, scores, -np.inf).astype(dtype)
+            scores = np.where(visible, scores, -np.inf).astype(dtype)
             largest = scores.max(-1, keepdims=True, initial=-np.inf)
-            exponentials = np.where(kept, np.exp(scores - largest), 0)
+            exponentials = np.where(visible, np.exp(scores - largest), 0)
             total = exponentials.sum(-1, keepdims=True)
-            self.p = np.where(kept, exponentials / total, 0).astype(dtype)
+            self.p = np.where(visible, exponentials / total, 0).astype(dtype)
             log_sum = np.where(largest == -np.inf, largest, largest + np.log(total))
             # What is smaller than a normal number may be zero.
             tiny = np.finfo(np.float32)
-            self.size = np.where(kept, self.p + tiny.smallest_normal / tiny.eps, 0)
+            self.size = np.where(visible, self.p + tiny.smallest_normal / tiny.eps, 0)
             below = finite(largest - scores)
-            errors = np.where(kept, finite(errors) + 4 * below, 0)
+            errors = np.where(visible, finite(errors) + 4 * below, 0)
             self.log_sum = np.squeeze(log_sum, -1)
             self.errors_of_log = np.sum(self.p * errors, -1, keepdims=True)
             self.errors = errors + self.errors_of_log
@@ -85,7 +83,7 @@ class Plain:
             self.errors_of_log += FEW * (1 + np.abs(finite(largest)) + np.abs(finite(log_sum)))
             # The backward takes the exponentials of scores - log_sum.
             self.errors_again = (
-                self.errors + 2 * np.where(kept, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
+                self.errors + 2 * np.where(visible, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
             )
 
     def value(self) -> Array:
@@ -101,8 +99,8 @@ class Plain:
         return np.squeeze(self.errors_of_log, -1) / FEW
 
     def _tiny(self) -> Array:
-        """Below the smallest normal number of float16, in which a GPU stores p, errors are absolute. They show where
-        dropout leaves only small probabilities of a row."""
+        """Errors are absolute below the smallest normal float16 number, in which a GPU stores p. They appear if dropout
+        leaves only small probabilities in a row."""
         return np.where(self.size > 0, np.finfo(np.float16).smallest_normal, 0)
 
     def gradients(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
@@ -136,8 +134,8 @@ def finite(x: Array) -> Array:
 
 
 def roundings(queries: int, keys: int, times: int, features: int) -> dict[str, float]:
-    """Of the output and the gradients; `times`: how many heads share a key head. A row's products are summed over its
-    features, and its terms over keys; the gradients of keys over the rows that see them."""
+    """Roundings of the output and the gradients; `times`: the number of query heads per key head. Scores are summed
+    over features, outputs over keys, gradients of keys over the queries that see them."""
     y = FEW + any_order(keys)
     ds = y + any_order(features)
     rows = any_order(queries * max(times, 1))

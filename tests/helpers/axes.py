@@ -1,4 +1,4 @@
-"""Calls of registered operators, whole and divided along the axes that the operators declare."""
+"""Calls of registered operators, whole and divided along their declared axes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fusedops.axes import Division, Share, divisions, means
 from tests.helpers import float8
 from tests.helpers.updates import UPDATES
 
-MOST_ELEMENTS = 1000  # of a call's inputs: others take long, and have the same axes
+MOST_ELEMENTS = 1000  # of a call's inputs: larger calls take long, and have the same axes
 
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """A call of a registered operator with all inputs, of which a list has one tensor."""
+    """A call of a registered operator with all inputs; a list has one tensor."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -34,8 +34,8 @@ def single(x: Any) -> Any:
 
 
 def recorded(backend: Any, spec: Any, random: np.random.Generator) -> list[OperatorCall]:
-    """The calls of forward and backward on the small samples of a specification: one for each set of options, of given
-    inputs and of dimensions that can be divided."""
+    """Forward and backward calls for the small samples of a specification: one for each set of options, of present
+    inputs and of divisible dimensions."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from fusedops.torch.library import SIGNATURES
@@ -69,7 +69,7 @@ def recorded(backend: Any, spec: Any, random: np.random.Generator) -> list[Opera
 
 
 def others(backend: Any, random: np.random.Generator) -> Iterator[OperatorCall]:
-    """Calls of the operators that no specification reaches: results in 8 bits, and updates."""
+    """Calls of the operators without a specification: results in 8 bits, and updates."""
     from fusedops.torch.library import SIGNATURES
 
     def tensor(*shape: int) -> Any:
@@ -106,7 +106,7 @@ def others(backend: Any, random: np.random.Generator) -> Iterator[OperatorCall]:
 
 
 def run(torch: Any, call: OperatorCall) -> tuple[list[Any], list[Any]]:
-    """The results of a call, and copies of its inputs that it has updated."""
+    """The results of a call, and copies of its mutated inputs."""
     from fusedops.torch.library import SIGNATURES, overload
 
     signature = SIGNATURES[call.name]
@@ -139,7 +139,7 @@ def attributes(call: OperatorCall) -> dict[str, Any]:
 
 
 def divided(torch: Any, call: OperatorCall, division: Division, parts: int) -> tuple[list[Any], list[Any]]:
-    """What `run` returns, of the same call in parts."""
+    """The results of `run` for the same call in parts."""
     from fusedops.torch.library import SIGNATURES
 
     signature = SIGNATURES[call.name]
@@ -199,7 +199,7 @@ def join(torch: Any, shares: Iterable[Any], share: Share, weights: Any = None) -
 
 
 def assert_close(torch: Any, got: Any, expected: Any, label: str) -> None:
-    """Both are sums of float64 in some order: half of the digits of the largest number are beyond doubt."""
+    """Both are sums of float64 in some order: half of the digits of the largest number are reliable."""
     if expected.element_size() == 1:
         got, expected = got.view(torch.uint8), expected.view(torch.uint8)
     limit = 0.0

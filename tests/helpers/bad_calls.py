@@ -1,4 +1,4 @@
-"""The calls that must be refused, as specifications name them."""
+"""The calls that must be refused, as the specifications list them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def arguments(backend: Backend, bad: Bad) -> dict:
     return {name: backend.like(value) for name, value in bad.inputs.items()}
 
 
-def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Callable[..., Any], list[Any]]:
-    """The bad call as a function of its tensors, and these."""
+def as_function(backend: Backend, operator: Specification, bad: Bad) -> tuple[Callable[..., Any], list[Any]]:
+    """The bad call as a function of its tensors, and the tensors."""
     inputs = arguments(backend, bad)
     names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
 
@@ -31,7 +31,7 @@ def of_tensors(backend: Backend, operator: Specification, bad: Bad) -> tuple[Cal
     return function, [inputs[name] for name in names]
 
 
-def in_a_graph(operator: Specification, bad: Bad) -> str:
+def graph_message(operator: Specification, bad: Bad) -> str:
     """A pattern of the sentence as a kernel or the framework says it, which know a function by the name of the operator
     that it calls."""
     names = f"{operator.function}|{operator.operator}"
@@ -39,10 +39,10 @@ def in_a_graph(operator: Specification, bad: Bad) -> str:
     return sentence.replace(operator.function, f"({names})", 1)
 
 
-def of_any_size(operator: Specification, bad: Bad) -> str:
-    """As in a graph, where each size in [...] may be a question mark."""
+def unknown_size_message(operator: Specification, bad: Bad) -> str:
+    """The pattern for a graph, in which each size in [...] may be a question mark."""
 
     def sizes(shape: re.Match[str]) -> str:
         return re.sub(r"\d+", r"(\\d+|\\?)", shape[0])
 
-    return re.sub(r"\\\[[\w,\\ ]+\\\]", sizes, in_a_graph(operator, bad))
+    return re.sub(r"\\\[[\w,\\ ]+\\\]", sizes, graph_message(operator, bad))

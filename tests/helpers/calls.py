@@ -12,7 +12,7 @@ from tests.helpers.specification import Sample, Specification
 def function_of(
     backend: Backend, spec: Specification, sample: Sample, inputs: Mapping[str, Any], names: Sequence[str]
 ) -> Callable[..., Any]:
-    """The call as a function of the inputs of these names. It returns a tuple only of several outputs."""
+    """The call as a function of the inputs of these names. It returns a tuple only for several outputs."""
 
     def function(*tensors: Any) -> Any:
         given = {**inputs, **dict(zip(names, tensors, strict=True))}

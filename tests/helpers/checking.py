@@ -1,4 +1,4 @@
-"""Checks of a program in tests/programs/: each runs, whatever the others raise."""
+"""Checks of a program in tests/programs/: each runs, even if others raise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def failed() -> dict[str, str]:
-    """Runs the checks; the names of those that failed, with what they raised."""
+    """Runs the checks; returns the failed ones by name, with their errors."""
     raised = {}
     for function in CHECKS:
         try:
@@ -26,7 +26,7 @@ def failed() -> dict[str, str]:
 
 
 def in_threads(function: Callable[[], None], meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Eight calls at once; `meanwhile` is called until all have returned."""
+    """Eight calls in parallel; `meanwhile` is called until all have returned."""
     threads = [threading.Thread(target=function) for _ in range(8)]
     for thread in threads:
         thread.start()

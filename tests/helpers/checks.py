@@ -1,4 +1,4 @@
-"""Checks that several suites make: of one call against the reference, and of all bits against other bits."""
+"""Checks shared by several suites: one call against the reference, and all bits against other bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tuples(value: Any) -> tuple[Any, ...]:
 
 
 def dtype_of(backend: Backend, spec: Specification, inputs: dict[str, Any]) -> str:
-    """Of a call: that of its inputs which are no parameters."""
+    """The dtype of a call's inputs that are not parameters."""
     tensors = {name: x for name, x in inputs.items() if backend.is_tensor(x)}
     return backend.dtype_of(next(x for name, x in tensors.items() if name not in spec.parameters))
 
@@ -25,7 +25,7 @@ def dtype_of(backend: Backend, spec: Specification, inputs: dict[str, Any]) -> s
 def storage_roundings(
     backend: Backend, spec: Specification, inputs: dict[str, Any], arguments: dict[str, Any]
 ) -> Callable[[str], tuple[Any, str]]:
-    """How often each result is rounded to which dtype on the way."""
+    """The number of intermediate roundings of each result, and their dtype."""
     counts, dtype = spec.storage_roundings(**arguments), dtype_of(backend, spec, inputs)
     return lambda name: (counts.get(name, 0), dtype)
 
@@ -92,11 +92,11 @@ def assert_same(got: Iterable[tuple[str, np.ndarray]], expected: Iterable[tuple[
         assert_same_bits(left, right, label)
 
 
-def of_every_pattern(
+def with_every_pattern(
     backend: Backend, spec: Specification, dtype: str, random: np.random.Generator
 ) -> tuple[Sample, dict[str, Any]]:
-    """Every pattern of 16 bits in the first large input, or in the first column of its rows: every NaN and every
-    subnormal number among them."""
+    """Every 16-bit pattern, including every NaN and subnormal number, in the first large input or in the first column
+    of its rows."""
     patterns = np.arange(2**16, dtype=np.uint16).view(numpy_dtype(dtype))
     sample = spec.sample(patterns.shape + (1,) * (spec.least_rank - 2) + (3,) * (spec.least_rank > 0), random)
     inputs = backend.tensors(sample, dtype)

@@ -1,4 +1,5 @@
-"""`converted`: `convert` for the tests of what a converted model does, which prove nothing if nothing was replaced."""
+"""`converted`: calls `convert` and asserts that something was replaced. Otherwise a test of a converted model proves
+nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ def converted(package: Any, model: Any, *classes: str, verbose: bool = False, **
 
     Args:
         package: `fusedops.torch` or `fusedops.tf.keras`.
-        classes: names of classes before the conversion, each of which must be among those replaced. The attention of
-            a config of transformers is replaced if the config's name of it is.
-        options: those of `convert`.
+        classes: names of original classes, each of which must be among those replaced. The attention of a config of
+            transformers counts as replaced if the config names ours.
+        options: options of `convert`.
     """
     with mock.patch.object(Report, "publish", autospec=True, side_effect=Report.publish) as publish:
         assert package.convert(model, verbose=verbose, **options) is model

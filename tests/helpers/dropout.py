@@ -1,4 +1,4 @@
-"""Dropout in NumPy: the generator by its definition, and the rule by which an element is kept."""
+"""Dropout in NumPy: the generator by its definition, and the condition by which an element is dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WEYL = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 
 def philox(counters: Array, key: Array) -> Array:
-    """Philox4x32-10: uint32 [..., 4] of counters [..., 4] and of a key [2], as words from the lowest on."""
+    """Philox4x32-10: uint32 [..., 4] of counters [..., 4] and a key [2], with the lowest word first."""
     c0, c1, c2, c3 = np.moveaxis(counters.astype(np.uint64), -1, 0)
     k0, k1 = key.astype(np.uint64)
     for _ in range(10):
@@ -26,7 +26,7 @@ def philox(counters: Array, key: Array) -> Array:
 
 
 def words(seed: Any, first: int, count: int) -> Array:
-    """Those of `count` elements from `first` on."""
+    """The random words of `count` elements from `first` on."""
     key, offset = (int(number) % 2**64 for number in seed)
     low = np.arange(first // 4, (first + count + 3) // 4, dtype=np.uint64)
     high = np.full_like(low, offset)
@@ -35,16 +35,16 @@ def words(seed: Any, first: int, count: int) -> Array:
     return drawn.ravel()[first % 4 :][:count]
 
 
-def kept(shape: tuple[int, ...], rate: float, seed: Any) -> Array:
+def keep_mask(shape: tuple[int, ...], rate: float, seed: Any) -> Array:
     least = min(round(rate * 2**32), 2**32 - 1)
     return (words(seed, 0, int(np.prod(shape))) >= least).reshape(shape)
 
 
 def dropped(x: Array, rate: float, seed: Any) -> Array:
     scale = x.dtype.type(1 / (1 - np.longdouble(rate)))
-    return np.where(kept(x.shape, rate, seed), x * scale, x.dtype.type(0))
+    return np.where(keep_mask(x.shape, rate, seed), x * scale, x.dtype.type(0))
 
 
 def draw_seed(random: np.random.Generator) -> Array:
-    """Of all bits."""
+    """A random 64-bit seed."""
     return random.integers(-(2**63), 2**63, size=2)

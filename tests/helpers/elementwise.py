@@ -1,7 +1,7 @@
 """The specification of an expression: reference, derivative and tolerance all follow from its text.
 
-What the text means, and that its derivative is one, the tests of expressions say, without any framework. Here a program
-in NumPy says what a kernel must give of it.
+Tests of expressions verify the meaning of the text and its derivative without a framework. Here a program in NumPy
+gives the results that a kernel must give.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ def rows(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Expression(Specification):
-    """Args:
-    name: of the function.
-    text: the expression.
-    shapes: of the inputs that do not have the shape of a sample: as a function of that one.
-    integers: the dtypes of the inputs that are of booleans or integers.
+    """Args: name: the function's name. text: the expression. shapes: the shapes of inputs that differ from a sample's,
+    as functions of it. integers: the dtypes of boolean or integer inputs.
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class Expression(Specification):
         return Sample({name: self.values(name, size, random) for name, size in shapes.items()})
 
     def draw(self, shape, random):
-        """Any input of one element but the first may be a number, which is rounded to the compute dtype."""
+        """Any input of one element except the first may be a number, which is rounded to the compute dtype."""
         inputs = dict(self.sample(shape, random).inputs)
         for name in list(inputs)[1:]:
             if np.ndim(inputs[name]) == 0 and name not in self.integers:
@@ -83,11 +80,11 @@ class Expression(Specification):
         return np.asarray(random.normal(size=shape))
 
     def more_samples(self, random):
-        """Every other way to broadcast: each dimension of each input, and all of them."""
+        """Every other broadcast: each dimension of each input, and all of them."""
         for name in self.expression.inputs:
             inputs = dict(self.sample((3, 4, 5), random).inputs)
             for shape in ((1,), (3, 1, 5), (3, 4, 1)) if len(inputs) > 1 and inputs[name].ndim == 3 else ():
-                # Rows that are all the same, and not near 0.
+                # Rows that are all equal, and not near 0.
                 value = self.values(name, shape, random) if name in self.integers else random.uniform(0.5, 2, shape)
                 given = {**inputs, name: value}
                 yield Sample(given, name=f"{name}-of-{'x'.join(map(str, shape))}")
@@ -97,7 +94,7 @@ class Expression(Specification):
         return Sample({name: x if name in self.integers else self.scale * x for name, x in inputs.items()})
 
     def special(self, values, random):
-        """Each value in each input, in rows of ordinary ones."""
+        """Each value in each input, in otherwise ordinary rows."""
         floating = [name for name in self.expression.inputs if name not in self.integers]
         for name, value in itertools.product(floating, values):
             inputs = dict(self.sample((2, 3) if self.least_rank else (6,), random).inputs)
@@ -137,7 +134,7 @@ class Expression(Specification):
 
     @staticmethod
     def count(definition: expressions.Definition) -> int:
-        """How many values may underflow: each errs by half the smallest number, whatever its size."""
+        """The number of values that may underflow: each errs by half the smallest number, at any magnitude."""
         return sum(map(len, definition.program.stages))
 
     def bad_calls(self) -> Iterable[Bad]:

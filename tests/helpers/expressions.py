@@ -55,7 +55,7 @@ REDUCTIONS = (np.sum, np.mean, np.max, np.min)
 
 
 def evaluate(definition: Definition, arrays: Sequence[Any]) -> list[Array]:
-    """The results. None stands for an optional input that is absent."""
+    """The results. None stands for an absent optional input."""
     with np.errstate(all="ignore"):
         return _evaluate(definition, arrays)
 
@@ -107,8 +107,8 @@ def sum_to(value: Array, shape: tuple[int, ...]) -> Array:
 
 
 def reference(text: str, names: Sequence[str], of_rows: Sequence[bool] = ()) -> Callable[..., list[Array]]:
-    """The text as a Python function of arrays, what the package itself never does; `of_rows` says which results are the
-    same for all of a row, by the text."""
+    """The text as a Python function of arrays, independent of the package's own parser; `of_rows` lists which results
+    are constant along a row."""
     statements = [line.strip() for line in text.replace(";", "\n").splitlines() if line.strip()]
     if not statements[-1].startswith("return"):
         statements[-1] = f"return {statements[-1]}"
@@ -129,7 +129,8 @@ def reference(text: str, names: Sequence[str], of_rows: Sequence[bool] = ()) -> 
 
 
 def _reductions(shape: tuple[int, ...]) -> dict[str, Callable[..., Any]]:
-    """Over rows to whose length everything is broadcast, numbers as well: of 5 elements, sum(2) is 10."""
+    """Reductions over rows. Inputs, also numbers, are broadcast to a row's length: in a row of 5 elements, sum(2) is
+    10."""
 
     def row(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda x: function(np.broadcast_to(x, shape), axis=-1, keepdims=True)
@@ -160,7 +161,7 @@ NAMESPACE: dict[str, Any] = {
 def numeric_gradients(
     function: Callable[..., list[Array]], arrays: Sequence[Any], upstream: Sequence[Any], step: float = 1e-5
 ) -> list[Array]:
-    """Of the sum of results times upstream, by central differences."""
+    """The gradients of the sum of results times upstream, by central differences."""
 
     def total(arrays: Sequence[Any]) -> float:
         return float(sum(np.sum(y * dy) for y, dy in zip(function(*arrays), upstream, strict=True) if dy is not None))

@@ -1,4 +1,5 @@
-// Replaces operator new of a process that has this library in LD_PRELOAD, to let one allocation of a library fail.
+// Replaces operator new of a process that has this library in LD_PRELOAD, and makes one allocation of another library
+// fail.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -8,7 +9,7 @@
 
 namespace {
 
-std::atomic<const char*> part = nullptr;  // of the library's path; null: no allocation fails
+std::atomic<const char*> part = nullptr;  // substring of that library's path; null: no allocation fails
 std::atomic<long> left = 0, counted = 0;
 
 bool fails(const void* caller) {
@@ -31,14 +32,14 @@ void* or_throw(void* memory) {
 
 }  // namespace
 
-// From now on the allocation of this number fails, of those that the library makes from now on, counted from 0.
+// Selects the allocation of the library that fails, counted from 0 at this call.
 extern "C" void fail_allocation(const char* library, long number) {
   left = number;
   counted = 0;
   part = library;
 }
 
-// Returns how many allocations the library has made since.
+// Returns the number of allocations since that call.
 extern "C" long stop_failing() {
   part = nullptr;
   return counted;

@@ -1,4 +1,4 @@
-"""Results in 8 bits with scales: what they must be, from the specifications of the operators with a wide result."""
+"""Results in 8 bits with scales: expected values, from the specifications of the unquantized operators."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ SIGNATURES = {
 }
 
 
-def wide_name(name: str) -> str:
-    """The function whose result is rounded."""
+def unquantized_name(name: str) -> str:
+    """The unquantized function."""
     return name.removesuffix("_float8")
 
 
 def numbers(kind: str) -> Array:
-    """The finite numbers that are not negative: that of code i is the i-th, from the smallest."""
+    """The finite non-negative numbers, ascending: the i-th has the code i."""
     values = np.arange(NAN + 1, dtype=np.uint8).view(getattr(ml_dtypes, kind)).astype(np.float64)
     return values[np.isfinite(values)]
 
 
 def codes(values: Array, kind: str) -> Array:
-    """Rounded to nearest even, once, and beyond the largest number to that; one code for NaN."""
+    """Rounds once to nearest even, and saturates at the largest number; NaN has one code."""
     known = numbers(kind)
     middles = (known[1:] + known[:-1]) / 2  # exact: one bit more than a number has
     size = np.abs(values)
-    found = np.searchsorted(middles, size, side="left").astype(np.uint8)  # of two neighbours alike far, the lower
+    found = np.searchsorted(middles, size, side="left").astype(np.uint8)  # the lower one of two equally near neighbours
     tie = (found < len(middles)) & (middles[np.minimum(found, len(middles) - 1)] == size)
     found = found + (tie & (found % 2 == 1)).astype(np.uint8)
     found = found | (np.signbit(values).astype(np.uint8) << 7)
@@ -63,7 +63,7 @@ def bytes_of(y: Array) -> Array:
 
 
 def over_scales(values: Array, scaling: str, reduce: Any) -> Array:
-    """One number for each scale: `reduce` of the values that have it, in the shape of scales."""
+    """One number per scale: `reduce` of the values that share it, in the shape of scales."""
     if scaling == "tensor":
         return np.asarray(reduce(values.reshape(-1), 0))
     if scaling == "row":
@@ -81,12 +81,12 @@ def spread(scales: Array, shape: tuple[int, ...], scaling: str) -> Array:
 
 
 def largest(values: Array, axis: int) -> Array:
-    """NaN does not count; zero if there is nothing."""
+    """The largest absolute value; NaN does not count, and empty slices give zero."""
     return np.fmax.reduce(np.abs(values), axis, initial=0.0)
 
 
 def scales_of(values: Array, scaling: str, kind: str, dtype: Any) -> Array:
-    """The scales that fit the values, in their dtype."""
+    """The scales of these values, in their dtype."""
     dtype = np.dtype(dtype)
     fitting = over_scales(values.astype(dtype), scaling, largest) / dtype.type(numbers(kind)[-1])
     return np.maximum(fitting.astype(dtype), np.finfo(dtype).tiny)
@@ -94,14 +94,14 @@ def scales_of(values: Array, scaling: str, kind: str, dtype: Any) -> Array:
 
 @dataclass(frozen=True)
 class Range:
-    """Between these a correct kernel's values lie before they are scaled."""
+    """The range in which a correct kernel's values lie before scaling."""
 
     low: Array
     high: Array
 
     @property
     def smallest(self) -> Array:
-        """Absolute values."""
+        """The smallest absolute value in the range."""
         return np.where(self.low * self.high <= 0, 0, np.minimum(np.abs(self.low), np.abs(self.high)))
 
     @property
@@ -121,7 +121,7 @@ def exact_range(spec: Specification, inputs: Mapping[str, Any], options: Mapping
 
 
 def assert_quantized(found: Range, y: Array, scales: Array, given: Array | None, scaling: str, kind: str) -> None:
-    """y and the scales are those of some values in the range."""
+    """y and the scales belong to some values in the range."""
     slack = float(np.finfo(scales.dtype).eps)  # the scale is rounded once
     tiny = float(np.finfo(scales.dtype).tiny)
     if given is None:
@@ -143,7 +143,7 @@ def assert_quantized(found: Range, y: Array, scales: Array, given: Array | None,
 def float8_call(
     backend: Any, spec: Specification, sample: Sample, dtype: str, kind: str = FORMATS[0], **options: Any
 ) -> tuple[Any, ...]:
-    """The outputs of the function with a result in 8 bits; `scale` is an array."""
+    """The outputs of the function with 8-bit results; `scale` is an array."""
     if options.get("scale") is not None:
         options["scale"] = backend.from_numpy(options["scale"])
     inputs = {name: x for name, x in backend.tensors(sample, dtype).items() if name not in ("dropout", "seed")}

@@ -1,4 +1,4 @@
-"""What the suites need of a framework, under the same names for both: a backend is a framework on a device."""
+"""One interface to both frameworks for the suites: a backend is a framework on a device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tensors = Mapping[str, Any]
 
 class Backend:
     framework: str
-    errors: tuple[type[Exception], ...]  # what a refused call raises
+    errors: tuple[type[Exception], ...]  # errors of a refused call
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -56,7 +56,7 @@ class Backend:
         }
 
     def tensor(self, array: np.ndarray, dtype: str) -> Any:
-        """On the device; only floating arrays are rounded to dtype."""
+        """A tensor on the device; only floating arrays are rounded to dtype."""
         array = np.asarray(array)
         return self.from_numpy(rounded(array, dtype) if array.dtype.kind == "f" else array)
 
@@ -67,7 +67,7 @@ class Backend:
         return value
 
     def numpy(self, inputs: Tensors, dtype: Any) -> dict[str, Any]:
-        """The inputs as a reference takes them: the values after rounding, in the dtype to compute in."""
+        """The inputs of a reference: the values after rounding, in the dtype to compute in."""
 
         def array(tensor: Any) -> np.ndarray:
             values = self.to_numpy(tensor)
@@ -76,8 +76,7 @@ class Backend:
         return {name: array(value) if self.is_tensor(value) else value for name, value in inputs.items()}
 
     def call(self, name: str, inputs: Tensors, options: Mapping[str, Any] | None = None) -> tuple[Any, ...]:
-        """The public function's outputs. Inputs are given by position, but for those that must be named or stand behind
-        an option."""
+        """The public function's outputs. Inputs are positional, except keyword-only ones and those after an option."""
         places = tuple(self.positions.get(name, inputs))
         positional, named = [], dict(inputs)
         for place, (given, value) in zip(places, inputs.items(), strict=False):
@@ -96,10 +95,10 @@ class Backend:
         random = np.random.default_rng(seed)
         return tuple(self.tensor(random.normal(size=tuple(output.shape)), self.dtype_of(output)) for output in outputs)
 
-    # What each framework adds.
+    # Each framework adds the following.
     @property
     def place(self) -> contextlib.AbstractContextManager[Any]:
-        """Where everything is computed that does not follow its tensors; a test's fixture enters it."""
+        """The device scope of operations without tensor inputs; a test's fixture enters it."""
         return contextlib.nullcontext()
 
     def from_numpy(self, array: np.ndarray) -> Any:
@@ -144,7 +143,7 @@ class Backend:
         raise NotImplementedError
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as the framework compiles it: shapes known."""
+        """The function compiled by the framework, with known shapes."""
         raise NotImplementedError
 
 
@@ -171,7 +170,7 @@ class Torch(Backend):
         return self._on_device(self.torch.from_numpy(array))
 
     def _on_device(self, tensor: Any) -> Any:
-        """Without waiting for the GPU: what is not pinned, CUDA has read when the call returns."""
+        """Does not wait for the GPU: CUDA has read pageable memory when the call returns."""
         return tensor.to(self.device, non_blocking=True)
 
     def to_numpy(self, tensor: Any) -> np.ndarray:
@@ -195,7 +194,7 @@ class Torch(Backend):
         return tensor.device.type
 
     def leaves(self, inputs: Tensors, wanted: Iterable[str]) -> dict[str, Any]:
-        """The inputs as they lie in memory; the wanted ones with a gradient."""
+        """The inputs with their memory layout; the wanted ones require a gradient."""
         return {name: value.detach().requires_grad_() if name in wanted else value for name, value in inputs.items()}
 
     def gradients(self, name, inputs, options, wanted, upstream=None):
@@ -213,13 +212,13 @@ class Torch(Backend):
         return self.torch.autograd.grad(first, [*tensors, *dy], [*map(upstream, first)], materialize_grads=True)
 
     def traced(self, function):
-        self.torch.compiler.reset()  # it compiles one piece of code, such as a test's function, a few times only
+        self.torch.compiler.reset()  # torch recompiles one piece of code, such as a test's function, only a few times
         return self.torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=False)
 
 
 def import_tensorflow() -> Any:
-    # After torch, where both are: with TensorFlow's CUDA 12 loaded before its own CUDA 13, torch's random numbers
-    # divide by zero on a GPU, with fusedops or without.
+    # TensorFlow is imported after torch: if its CUDA 12 is loaded before CUDA 13, torch's random numbers divide by zero
+    # on a GPU, with or without fusedops.
     if installed("torch"):
         import torch
 
@@ -237,7 +236,7 @@ class TensorFlow(Backend):
         tf = import_tensorflow()
 
         self.tf = tf
-        self.number = number  # of the device among its kind
+        self.number = number  # device index
         # ValueError: while tracing. TypeError: Python-level checks.
         self.errors = (tf.errors.InvalidArgumentError, ValueError, TypeError)
         super().__init__(device)
@@ -308,7 +307,7 @@ def installed(framework: str) -> bool:
 
 
 def backend(framework: str, device: str) -> Backend | str:
-    """The backend, or the reason why there is none. A binding that is there but does not import is an error."""
+    """The backend, or the reason why there is none. A present binding that fails to import is an error."""
     key = (framework, device)
     if key not in _made:
         if not installed(framework):

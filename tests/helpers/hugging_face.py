@@ -1,6 +1,6 @@
-"""The models of Hugging Face's transformers on which `convert` is tested: one family for each form of code at least.
+"""The models of Hugging Face's transformers that test `convert`: at least one family for each form of code.
 
-Their small configs are found without knowing the family (`audits/families`), so that adding one is adding its name.
+`audits/families` finds their small configs, so that a new family needs only its name.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-VOCABULARY = 96  # ordinary tokens of the small models; those after them may be special
+VOCABULARY = 96  # ordinary tokens of the small models; later ones may be special
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model type of transformers, and the class of its model if it is not the one that comes first."""
+    """A model type of transformers, and the class of its model if it is not the first one."""
 
     name: str
     model: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, dtype: str = "float32", device: str = "cpu", **options: Any) -> Any:
-        """A small model whose weights are all random: those of norms, too, which begin as ones or zeros."""
+        """A small model with random weights, including those of norms, which are ones or zeros initially."""
         from audits.families.hugging_face import families  # here, since it needs transformers
 
         family = families()[self.name]
@@ -32,11 +32,11 @@ class Family:
 
 _GROUPED = {"num_key_value_heads": 2}
 
-# Those that write text, which the suites of `convert` have them do.
+# Language models; the suites of `convert` generate text with them.
 FAMILIES = {
     "bert": Family("bert", "BertLMHeadModel", {"is_decoder": True}),
     "gemma": Family("gemma"),
-    "gemma2": Family("gemma2", options={"attn_implementation": "eager"}),  # with sdpa, its soft cap stays there
+    "gemma2": Family("gemma2", options={"attn_implementation": "eager"}),  # with sdpa, its soft cap is dropped
     "gemma3": Family("gemma3_text"),
     "gpt2": Family("gpt2"),
     "llama": Family("llama", options=_GROUPED),
@@ -49,7 +49,7 @@ FAMILIES = {
 }
 """By the names of the tests."""
 
-SLOW = ("gemma", "mistral", "qwen2")  # whose code is that of others
+SLOW = ("gemma", "mistral", "qwen2")  # their code equals that of other families
 
 STEPPED = (
     *("clip", "cohere2", "deepseek_v3", "glm4", "gpt_oss", "granite", "modernbert", "qwen3_next", "t5", "vit"),

@@ -1,4 +1,4 @@
-"""The Keras layers to be tested: a table of calls, and for each the layer of Keras's that says what is right."""
+"""The Keras layers under test: a table of calls, each with the Keras layer that is its reference."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Case:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (4, 6, 8)
     inputs: int = 1
-    fallback: bool = False  # Keras's own code computes it
-    on_gpus: bool = False  # and so where there is no GPU
+    is_fallback: bool = False  # True if Keras's own code computes it
+    needs_gpu: bool = False  # True if Keras's own code computes it without a GPU
 
     def __str__(self) -> str:
         values = [f"{key}={value}" for key, value in self.arguments.items()]
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def is_keras(self) -> bool:
-        """Whether Keras has a layer of this name."""
+        """True if Keras has a layer of this name."""
         return self.layer not in (
             "AddRMSNormalization",
             "AddLayerNormalization",
@@ -58,19 +58,19 @@ FUSED = (
     Case("Softmax", {"axis": [-1]}),
     *(Case("Dense", {"units": 16, "activation": name}) for name in ("relu", "gelu", "silu", "tanh")),
     Case("Dense", {"units": 5, "activation": "swish", "use_bias": False}, shape=(7, 33)),
-    Case("Dense", {"units": 5}, on_gpus=True),
-    Case("EinsumDense", {"equation": "abc,cde->abde", "output_shape": (None, 2, 5), "bias_axes": "de"}, on_gpus=True),
+    Case("Dense", {"units": 5}, needs_gpu=True),
+    Case("EinsumDense", {"equation": "abc,cde->abde", "output_shape": (None, 2, 5), "bias_axes": "de"}, needs_gpu=True),
     Case(
         "EinsumDense",
         {"equation": "abcd,cde->abe", "output_shape": (None, 5), "bias_axes": "e"},
         shape=(2, 3, 4, 5),
-        on_gpus=True,
+        needs_gpu=True,
     ),
     Case(
         "EinsumDense",
         {"equation": "...c,cd->...d", "output_shape": 5, "activation": "tanh"},
         shape=(7, 33),
-        on_gpus=True,
+        needs_gpu=True,
     ),
     Case("AddRMSNormalization", inputs=2),
     Case("AddRMSNormalization", {"axis": 1, "epsilon": 0.5}, shape=(5, 33), inputs=2),
@@ -89,26 +89,26 @@ FUSED = (
 )
 FALLBACKS = (
     *(
-        Case(layer, {"axis": axis}, shape=(4, 8, 8), fallback=True)  # in Keras a scale of axis 1 must fit the last
+        Case(layer, {"axis": axis}, shape=(4, 8, 8), is_fallback=True)  # in Keras a scale of axis 1 must fit the last
         for layer in ("RMSNormalization", "LayerNormalization", "Softmax")
         for axis in (1, -2, [-1, -2])
     ),
-    Case("LayerNormalization", {"rms_scaling": True}, fallback=True),
-    Case("RMSNormalization", {"epsilon": None}, fallback=True),
-    *(Case("Dense", {"units": 3, "activation": name}, fallback=True) for name in ("sigmoid", "softmax", "elu")),
-    Case("Dense", {"units": 3, "use_bias": False}, fallback=True),
-    Case("EinsumDense", {"equation": "abc,cd->abd", "output_shape": (6, 3)}, fallback=True),
-    Case("EinsumDense", {"equation": "abc,dc->abd", "output_shape": (6, 3), "bias_axes": "d"}, fallback=True),
-    Case("EinsumDense", {"equation": "abc,cd->abd", "output_shape": (6, 3), "bias_axes": "bd"}, fallback=True),
-    Case("AddRMSNormalization", {"axis": 1}, shape=(4, 8, 8), inputs=2, fallback=True),
-    Case("AddLayerNormalization", {"axis": [1, 2]}, inputs=2, fallback=True),
-    Case("GatedDense", {"units": 3, "activation": "elu"}, fallback=True),
+    Case("LayerNormalization", {"rms_scaling": True}, is_fallback=True),
+    Case("RMSNormalization", {"epsilon": None}, is_fallback=True),
+    *(Case("Dense", {"units": 3, "activation": name}, is_fallback=True) for name in ("sigmoid", "softmax", "elu")),
+    Case("Dense", {"units": 3, "use_bias": False}, is_fallback=True),
+    Case("EinsumDense", {"equation": "abc,cd->abd", "output_shape": (6, 3)}, is_fallback=True),
+    Case("EinsumDense", {"equation": "abc,dc->abd", "output_shape": (6, 3), "bias_axes": "d"}, is_fallback=True),
+    Case("EinsumDense", {"equation": "abc,cd->abd", "output_shape": (6, 3), "bias_axes": "bd"}, is_fallback=True),
+    Case("AddRMSNormalization", {"axis": 1}, shape=(4, 8, 8), inputs=2, is_fallback=True),
+    Case("AddLayerNormalization", {"axis": [1, 2]}, inputs=2, is_fallback=True),
+    Case("GatedDense", {"units": 3, "activation": "elu"}, is_fallback=True),
 )
 
 
 @pytest.fixture(autouse=True)
 def products_of_float32() -> Iterator[None]:
-    """For the tests of a module that imports this."""
+    """Full float32 products, for the tests of a module that imports this fixture."""
     if not installed("tf"):
         yield
         return
@@ -118,7 +118,7 @@ def products_of_float32() -> Iterator[None]:
 
 
 def load_keras() -> Any:
-    """Keras over TensorFlow; after the backend, which imports TensorFlow in the right order."""
+    """Keras over TensorFlow. Called after the backend, which imports TensorFlow in the right order."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     import keras
 
@@ -132,7 +132,7 @@ def ours(case: Case, dtype: str, **arguments: Any) -> Any:
 
 
 def reference(case: Case, dtype: str, **arguments: Any) -> Any:
-    """Keras's layer, or one that is made of Keras's, with the same weights in the same order."""
+    """Keras's layer, or one composed of Keras's, with the same weights in the same order."""
     from tests.helpers import keras_references
 
     made_of = keras_references if hasattr(keras_references, case.layer) else load_keras().layers
@@ -140,13 +140,13 @@ def reference(case: Case, dtype: str, **arguments: Any) -> Any:
 
 
 def tensors(case: Case, backend: Backend, dtype: str, random: np.random.Generator) -> Any:
-    """What the layer is called with: a tensor, or a list of them."""
+    """Inputs of the layer: a tensor, or a list of tensors."""
     made = [backend.tensor(numbers(case.shape, random), dtype) for _ in range(case.inputs)]
     return made if case.inputs > 1 else made[0]
 
 
 def set_random_weights(layers: Sequence[Any], random: np.random.Generator) -> None:
-    """The same to all of the layers, which are built."""
+    """Sets the same weights in all layers, which are built."""
     weights = [numbers(weight.shape, random) for weight in layers[0].weights]
     for layer in layers:
         layer.set_weights(weights)

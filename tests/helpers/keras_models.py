@@ -1,4 +1,4 @@
-"""What the tests of converted Keras models share: the same model in another dtype, its results and gradients."""
+"""Code shared by the tests of converted Keras models: a model in another dtype, its results and gradients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def policy(keras: Any, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Without the 19 bits that a GPU's matrix products round float32 to, whose errors hide all others."""
+    """Disables TF32, in whose rounding all other errors would disappear."""
     import tensorflow as tf
 
     before = tf.config.experimental.tensor_float_32_execution_enabled()
@@ -51,7 +51,7 @@ def values(tree: Any) -> list[np.ndarray]:
 
 
 def gradients(model: Any, inputs: Any) -> list[np.ndarray]:
-    """For every weight that is trained. The outputs' own gradients are like random numbers."""
+    """The gradient of every trainable weight. The upstream gradients look like random numbers."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
@@ -60,12 +60,12 @@ def gradients(model: Any, inputs: Any) -> list[np.ndarray]:
         tf.cast(np.cos(np.square(np.arange(y.shape.num_elements()))).reshape(y.shape), y.dtype) for y in outputs
     ]
     found = tape.gradient(outputs, [weight.value for weight in model.trainable_weights], upstream)
-    # Not all weights are used. Of an embedding, what each token adds: their sum has no fixed order on a GPU.
+    # Not all weights are used. For an embedding, the terms of each token: their sum has no fixed order on a GPU.
     return values([getattr(gradient, "values", gradient) for gradient in found if gradient is not None])
 
 
 def assert_loads_converted(keras: Any, fk: Any, model: Any, inputs: Any, path: Path) -> None:
-    """Converts and saves a model: what is loaded has the bits that the model had before."""
+    """Converts and saves a model: the loaded model gives the bits of the saved one."""
     expected = values(model(inputs))
     converted(fk, model).save(path)
     for got, value in zip(values(keras.models.load_model(path)(inputs)), expected, strict=True):

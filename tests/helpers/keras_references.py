@@ -1,4 +1,4 @@
-"""What is right for the layers that Keras does not have: layers made of Keras's own, or of the plain formula."""
+"""References for the layers that Keras lacks: layers composed of Keras's own, or of the plain formula."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DropoutAdd(keras.layers.Dropout):
 
 
 def gelu(x: tf.Tensor, approximate: bool = False) -> tf.Tensor:
-    """TensorFlow's own rounds its constants to float32, even in float64."""
+    """TensorFlow's own gelu rounds its constants to float32, even in float64."""
     if approximate:
         inner = x + tf.constant(0.044715, x.dtype) * x * x * x
         return x / 2 * (1 + tf.tanh(tf.constant(math.sqrt(2 / math.pi), x.dtype) * inner))
@@ -48,7 +48,7 @@ def gelu(x: tf.Tensor, approximate: bool = False) -> tf.Tensor:
 
 
 def _exact(activation: Any) -> Any:
-    """The function of this name or value, with a gelu of ours."""
+    """The function of this name or value, with the gelu above."""
     if activation == "gelu_tanh":
         return functools.partial(gelu, approximate=True)
     activation = keras.activations.get(activation)
@@ -73,7 +73,7 @@ class GatedDense(keras.layers.Dense):
 
 
 class RotaryEmbedding(keras.layers.Layer):
-    """Pairs of features as complex numbers, turned by e^(i·angle)."""
+    """Pairs of features as complex numbers, rotated by e^(i·angle)."""
 
     def __init__(self, max_wavelength=10000, scaling_factor=1.0, sequence_axis=1, feature_axis=-1, **kwargs) -> None:
         super().__init__(**kwargs)

@@ -1,8 +1,8 @@
-"""Calls to be mapped, for both frameworks: a call on tensors, and the tensors of which each mapped call gets a slice.
+"""Mapped calls for both frameworks: a call on tensors, some of which are sliced for each mapped call.
 
-The slices are along the first dimension, and the other tensors are shared. So a mapped call has a smaller rank than the
-call on the whole tensors, and some have shapes that the operator refuses. All sizes of a drawn call are equal, where
-its specification leaves a choice: a dimension that meets a wrong one fits.
+Slices are taken along the first dimension; the other tensors are shared. A mapped call has a smaller rank than the call
+on the whole tensors, and the operator refuses some shapes. All sizes of a drawn call are equal where its specification
+permits, so that a mismatched dimension is not refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.helpers.checks import small_samples
 from tests.helpers.specification import Sample, Specification
 
 SIZE = 3
-MOST_SELECTED = 3  # tensors of which all selections are mapped; of more, one, all, and all but one
+MAX_SELECTED = 3  # up to this many tensors, all selections are mapped; beyond it, one, all, and all but one
 MOST_ELEMENTS = 1500
 
 
@@ -50,7 +50,7 @@ def samples(spec: Specification, random: np.random.Generator) -> Iterator[Sample
 
 
 def selections(sample: Sample, levels: int = 1) -> Iterator[tuple[str, ...]]:
-    """The tensors to be mapped at once: their first `levels` dimensions have the same sizes."""
+    """The tensors mapped together: their first `levels` dimensions have the same sizes."""
     sizes: dict[tuple[int, ...], list[str]] = {}
     for name in sample.tensors:
         shape = np.shape(sample.inputs[name])
@@ -58,13 +58,13 @@ def selections(sample: Sample, levels: int = 1) -> Iterator[tuple[str, ...]]:
             sizes.setdefault(shape[:levels], []).append(name)
     for names in sizes.values():
         most = len(names)
-        counts = range(1, most + 1) if most <= MOST_SELECTED else (1, most - 1, most)
+        counts = range(1, most + 1) if most <= MAX_SELECTED else (1, most - 1, most)
         for count in counts:
             yield from itertools.combinations(names, count)
 
 
 def sentence(error: Exception) -> str:
-    """The core's sentence in an error, without what a framework says around it. Any other error is raised again."""
+    """The core's message in an error, without the framework's text around it. Any other error is raised again."""
     found = re.search(r"fusedops\.\w+: .*?; got .*?(?= for '\{\{node| \[Op:|\n|$)", str(error))
     if not found:
         raise error
@@ -72,7 +72,7 @@ def sentence(error: Exception) -> str:
 
 
 def is_batched(table: dict[str, Any], spec: Specification, sample: Sample) -> bool:
-    """True if a map of the call is one call, by the operator's axes."""
+    """True if the map is a single call, by the operator's axes."""
     operator = table[spec.operator]
     attributes = {a.name: sample.options.get(a.name, a.default) for a in operator.attributes}
     return axes.is_batched(operator, attributes, [sample.inputs.get(x.name) for x in operator.inputs])

@@ -1,4 +1,4 @@
-"""What the specifications of rms_norm, layer_norm and their variants with a residual have in common."""
+"""Code shared by the specifications of rms_norm, layer_norm and their variants with a residual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Norm(Specification):
 
     def __init__(self, name: str, *, signature: str, centered: bool, eps: float) -> None:
         self.name, self.signature = name, signature
-        self.centered = centered  # layer_norm: less the mean, plus a bias
+        self.centered = centered  # layer_norm: subtracts the mean and adds a bias
         self.added = name.startswith("add_")
         self.eps = eps
         self.outputs = ("y", "s") if self.added else ("y",)
@@ -23,7 +23,7 @@ class Norm(Specification):
         self.bad = tuple(self.bad_calls())
 
     def inputs(self, x: Array, residual: Array | None = None, **parameters: Array | None) -> dict[str, Any]:
-        """In the order of the public signature."""
+        """The inputs in the order of the public signature."""
         given = {"x": x, "residual": residual} if self.added else {"x": x}
         return {**given, **{name: parameters.get(name) for name in self.parameters}}
 
@@ -53,7 +53,7 @@ class Norm(Specification):
                 seeded = sample(shape, {"dropout": rate}, name=f"dropout-{rate}")
                 yield Sample({**seeded.inputs, "seed": draw_seed(random)}, seeded.options, seeded.name)
         yield sample((4, 50), offset=30.0, name="far")
-        yield sample((700, 3), name="many-rows")  # several in a slab
+        yield sample((700, 3), name="many-rows")  # several per row chunk
         yield sample((0, 3), name="no-rows")
 
     def flat(self, random):
@@ -72,7 +72,7 @@ class Norm(Specification):
 
     def special(self, values, random):
         def rows(specials):
-            """One of the values in each row, between ordinary ones."""
+            """One special value in each row, among ordinary ones."""
             x = random.normal(size=(len(specials), 5))
             x[:, 1] = specials
             return x
@@ -85,7 +85,7 @@ class Norm(Specification):
         finite = values[np.isfinite(values)]
         yield with_x(rows(finite))
         yield with_x(rows(values))
-        # A weight of -0 plus an offset of 0 would be 0, if it was computed.
+        # A weight of -0 plus an offset of 0 would be 0 if the sum was computed.
         for value in values[(values != 0) | ~np.signbit(values)]:
             weight = np.array([1.0, value, -0.5])
             x, residual = random.normal(size=(2, 2, 3))
@@ -128,7 +128,7 @@ class Norm(Specification):
 
     def roundings(self, x, **others: Any):
         # The mean takes a sum and a division, and so does the mean square, whose root halves the error; eps, the root
-        # and its inverse take one each. xhat: both of them, its own two operations.
+        # and its inverse take one each. xhat: both of them, plus its own two operations.
         row = pairwise(x.shape[-1])
         mean = row + 1 if self.centered else 0
         rstd = mean + row / 2 + 4
@@ -145,7 +145,8 @@ class Norm(Specification):
         }
 
     def storage_roundings(self, x, residual=None, weight=None, bias=None, eps=None, weight_offset=0.0, **dropout):
-        """s is rounded before it is normalized. An error of s moves xhat by its own share, and rstd by `spread`."""
+        """s is rounded before it is normalized. An error of s moves xhat by the same relative error, and rstd by
+        `spread`."""
         if not self.added:
             return {}
         _, _, spread = self.sizes(x, residual, eps, **dropout)
@@ -166,7 +167,7 @@ class Norm(Specification):
         return deviation, 1 / np.sqrt(mean(deviation * deviation) + eps)
 
     def sizes(self, x, residual, eps, **dropout):
-        """Of xhat, with a mean that may cancel; rstd; by how many half ulps of s it can be off."""
+        """Magnitudes of xhat, with a mean that may cancel, and of rstd; the possible error of s in half ulps."""
         s = self.sum(x, residual, **dropout)
         deviation, rstd = self.moments(s, eps)
         size = np.abs(s) + mean(np.abs(s)) if self.centered else np.abs(s)
@@ -217,7 +218,7 @@ class Norm(Specification):
 
 
 def mean(values):
-    """Over the last dimension, which stays; zero where there is nothing."""
+    """The mean over the last dimension, which is kept; zero for empty rows."""
     return values.sum(-1, keepdims=True) / np.asarray(max(values.shape[-1], 1), values.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Comparing a result with its reference: the tolerance is derived from the dtype and the roundings, never chosen."""
+"""Compares a result with its reference. The tolerance is derived from the dtype and the roundings, never chosen."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-# On x86 11 bits longer than float64, so that its own rounding does not count.
+# On x86, 11 bits longer than float64, so that its own rounding is negligible.
 LONGEST = np.longdouble
 
 
 def reference_dtype(dtype: str) -> type[np.floating]:
-    """What a reference is computed in. Beside float32, float64 is 29 bits longer, and several times as fast."""
+    """The dtype of a reference. For float32 it is float64: 29 bits longer, and several times as fast as the longest."""
     return LONGEST if compute_dtype(dtype) == "float64" else np.float64
 
 
@@ -36,7 +36,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 def ulp(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The distance between neighbours in dtype, at these magnitudes."""
+    """The distance between neighbours in dtype at these magnitudes."""
     info = ml_dtypes.finfo(numpy_dtype(dtype))
     _, exponent = np.frexp(np.abs(values))
     return np.ldexp(values.dtype.type(1), np.maximum(exponent - 1, info.minexp) - info.nmant)
@@ -53,9 +53,9 @@ def tolerance(
 ) -> np.ndarray:
     """The largest error of a correct kernel.
 
-    Each rounding in the compute dtype errs by half an eps of the magnitude, or half the smallest subnormal. A result in
-    16 bits is rounded once more: half an ulp of where it lands. Without any rounding the result is exact. `storage`:
-    how often a value on the way is rounded to which dtype.
+    Each rounding in the compute dtype errs by half an eps of the magnitude, or half the smallest subnormal. A 16-bit
+    result is rounded once more, by half an ulp of itself. Without any rounding the result is exact. `storage`: the
+    number of roundings of intermediate values, and their dtype.
     """
     slack = 1.001 if roundings else 0  # products of (1 + eps), and the reference's own rounding
     error = slack * roundings * half_ulp(magnitude, compute_dtype(dtype))
@@ -69,7 +69,8 @@ def tolerance(
 def inaccurate(
     got: np.ndarray, exact: Any, magnitude: Any, roundings: float, storage: tuple[Any, str] = (0, "float64")
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which elements of `got`, of a floating dtype and the shape of `exact`, are outside the tolerance; and this."""
+    """A mask of the elements of `got` outside the tolerance of `exact`, which has the same shape, and the tolerance.
+    `got` has a floating dtype."""
     dtype = got.dtype.name
     longer = reference_dtype(dtype)
     exact, magnitude = np.asarray(exact, longer), np.asarray(magnitude, longer)
@@ -115,7 +116,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, label: str = "") -> 
 
 
 def special_values(dtype: str) -> np.ndarray:
-    """In float64, every one representable in dtype."""
+    """Special values representable in dtype, in float64."""
     info = ml_dtypes.finfo(numpy_dtype(dtype))
     largest, normal, subnormal = (float(x) for x in (info.max, info.smallest_normal, info.smallest_subnormal))
     between = float(numpy_dtype(dtype).type(normal / 2 + subnormal))
@@ -124,5 +125,5 @@ def special_values(dtype: str) -> np.ndarray:
 
 
 def numbers(shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
-    """Random numbers that every floating dtype has, so that no dtype rounds what it is given."""
+    """Random numbers representable in every floating dtype, so that none is rounded."""
     return random.normal(size=tuple(shape)).astype(ml_dtypes.bfloat16).astype(np.float64)

@@ -1,5 +1,6 @@
-// What NVTX loads where NVTX_INJECTION64_PATH names it, as Nsight Systems is loaded: writes all ranges to $NVTX_LOG.
-// Its types and numbers are those of nvtx3/nvtxDetail/nvtxTypes.h, which a machine without the CUDA toolkit lacks.
+// NVTX injection library: NVTX loads it from NVTX_INJECTION64_PATH, as it loads Nsight Systems. Writes all ranges to
+// $NVTX_LOG. Types and numbers are those of nvtx3/nvtxDetail/nvtxTypes.h, which a machine without the CUDA toolkit
+// lacks.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,7 +1,7 @@
-"""Options of the optimizers of both packages, and training with them in every way to take a step.
+"""Options of the optimizers of both packages, and training with every kind of step.
 
-An option is a set of constructor arguments, and of arguments for the training itself, which are described at the class
-of the framework. The framework's own optimizer trains with the same options.
+An option is a set of constructor arguments and of arguments for the training, which the framework's class below
+documents. The framework's own optimizer trains with the same options.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ Array = np.ndarray
 SHAPES = ((33,), (5, 7), ())
 STEPS = 5
 RATE = 0.0625
-SIZES = (1.0, 4.0, 0.25, 2.0, 0.5)  # of the gradients of each step: Adam hardly notices a factor that all have
-BETAS = (0.875, 1 - 2.0**-10)  # float32 has them: Keras rounds betas to it in its bias corrections, in float64 as well
+SIZES = (1.0, 4.0, 0.25, 2.0, 0.5)  # scales of each step's gradients: Adam is nearly invariant to a common factor
+# representable in float32: Keras rounds betas to it in its bias corrections, also in float64
+BETAS = (0.875, 1 - 2.0**-10)
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity: results of an option are cached
 class Option:
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    without: Mapping[str, Any] = field(default_factory=dict)  # the arguments that remain if the option is left out
-    has_effect: bool = True  # False: results are those without the option
-    is_captured: bool = True  # False: a CUDA graph has no such step
+    without: Mapping[str, Any] = field(default_factory=dict)  # the remaining arguments if the option is left out
+    has_effect: bool = True  # False: the option does not change results
+    is_captured: bool = True  # False: a CUDA graph cannot capture the step
     dtype: str = "float32"
 
     def __str__(self) -> str:
@@ -42,7 +43,7 @@ class Option:
 
 
 def gradients(step: int, sizes: Sequence[float] = SIZES) -> list[Array]:
-    """Random numbers that bfloat16 has."""
+    """Random numbers representable in bfloat16."""
     random = np.random.default_rng(step)
     return [np.asarray(sizes[step] * random.normal(size=x)).astype(ml_dtypes.bfloat16) for x in SHAPES]
 
@@ -55,8 +56,8 @@ def starts() -> list[Array]:
 def assert_as_good(
     ours: Sequence[Array], theirs: Sequence[Array], exact: Sequence[Array], dtype: str, steps: int = STEPS
 ) -> None:
-    """The error is at most twice that of the framework's own optimizer in the same dtype, beside two roundings of each
-    tensor's largest number, and those of the reference in float64."""
+    """The error is at most twice that of the framework's own optimizer in the same dtype, plus two roundings of each
+    tensor's largest number and those of the reference in float64."""
     roundings = 2 * float(ml_dtypes.finfo(numpy_dtype(dtype)).eps) + steps * np.finfo("float64").eps
     for x, y, z in zip(ours, theirs, exact, strict=True):
         if z.size:
@@ -64,7 +65,7 @@ def assert_as_good(
             assert np.abs(x - z).max() <= limit, f"errs by {np.abs(x - z).max()}, more than {limit}"
 
 
-# Names of options that are no arguments of a constructor begin with an underscore.
+# Names that begin with an underscore are arguments of the training, not of a constructor.
 _COMMON_IN_TORCH = (
     Option("lr", {"lr": 0.25}),
     Option("tensor as lr", {"_tensor_lr": True}, has_effect=False),
@@ -83,7 +84,7 @@ _COMMON_IN_TORCH = (
 
 
 def _differentiable(**without: Any) -> tuple[Option, ...]:
-    """For a group that torch's own code updates."""
+    """Options for a group that torch's own code updates."""
     more: dict[str, Any] = {"without": without, "is_captured": False}
     second = {**without, "_second": {"differentiable": True}}
     return (
@@ -92,7 +93,7 @@ def _differentiable(**without: Any) -> tuple[Option, ...]:
     )
 
 
-# Powers of these are exact in float32, in which torch computes bias corrections of differentiable steps.
+# Their powers are exact in float32, in which torch computes bias corrections of differentiable steps.
 _EXACT = {"betas": (0.5, 0.75)}
 _ADAM_IN_TORCH = (
     *_COMMON_IN_TORCH,
@@ -137,10 +138,10 @@ _SPEED = ("foreach", "fused", "capturable")  # the reference is torch's plain co
 class TorchTraining:
     """A model, and an optimizer of `module`: fusedops.torch.optim or torch.optim.
 
-    `_tensor_lr`, `_tensor_betas`: these are tensors. `_schedule`: a factor for the learning rate behind each step.
+    `_tensor_lr`, `_tensor_betas`: these are tensors. `_schedule`: a factor for the learning rate after each step.
     `_second`: options of a second group. `_scaled`: gradients have a factor that the optimizer divides by, and one step
-    is skipped, as a torch.amp.GradScaler asks for. `_missing`: every second step, a parameter has no gradient.
-    `_sizes`: those of the gradients of each step.
+    is skipped, as a torch.amp.GradScaler requests. `_missing`: every second step, a parameter has no gradient.
+    `_sizes`: the scales of each step's gradients.
     """
 
     ways = ("eager", "closure", "compiled step", "compiled training", "captured")
@@ -169,7 +170,7 @@ class TorchTraining:
         self.optimizer = getattr(module, kind)(groups, **given)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], self.torch.Tensor):
-                group["lr"] = group["lr"].clone()  # the schedule changes that of each group
+                group["lr"] = group["lr"].clone()  # the schedule changes each group's own tensor
         self.scale, self.found_inf = self._tensor(4.0), self._tensor(0.0)
 
     def _tensor(self, number: float) -> Any:
@@ -218,7 +219,7 @@ class TorchTraining:
         return [None if i == 1 and self.has_missing and number % 2 else x for i, x in enumerate(given)]
 
     def _loss(self, given: Sequence[Any]) -> Any:
-        """Its gradients are these tensors."""
+        """A loss whose gradients are these tensors."""
         losses = [(p * grad).sum() for p, grad in zip(self.params, given, strict=True) if grad is not None]
         return sum(losses[1:], losses[0])
 
@@ -289,9 +290,9 @@ IN_KERAS = {
 class KerasTraining:
     """Variables, and an optimizer of `module`: fusedops.tf.keras.optimizers or keras.optimizers.
 
-    `_schedule`: a factor for the learning rate behind each step. `_excluded`: the first variable does not decay.
-    `_missing`: a variable has no gradient. `_sparse`: the matrix has a sparse one. `_scaled`: a LossScaleOptimizer is
-    around the optimizer. `_tensor_betas`: these are tensors.
+    `_schedule`: a factor for the learning rate after each step. `_excluded`: the first variable does not decay.
+    `_missing`: a variable has no gradient. `_sparse`: the matrix has a sparse one. `_scaled`: a LossScaleOptimizer
+    wraps the optimizer. `_tensor_betas`: these are tensors.
     """
 
     ways = ("eager", "graph", "xla", "strategy")

@@ -1,4 +1,4 @@
-"""Libraries of operators as users write them: the guide's, word for word, and small ones."""
+"""Libraries of user-written operators: the guide's, word for word, and small ones."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def need_compiler(device: str = "cpu") -> None:
 
 
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all processes of pytest: what one has compiled the others load."""
+    """One cache for all processes of pytest, which share compiled libraries."""
     return shared_folder(tmp_path_factory) / "a cache of operators"
 
 
 def write_guide(folder: Path) -> list[Path]:
-    """The sources of the guide's operator and of its derivative, which it describes."""
+    """The sources of the guide's operator and of its derivative, which the guide describes."""
     places = re.findall(r"^## \d\. .*`core_cuda/(ops/\S+\.(?:h|cpp|cu))`$", GUIDE, re.M)
     *codes, formula = blocks("cpp", GUIDE)
     assert len(places) == len(codes) == 3
@@ -60,7 +60,7 @@ _SAME = 'rule.same_as(input_of(kSquareBackward, "dy"), kX)'
 
 
 def _backward(code: str, formula: str) -> str:
-    """What the guide says of the derivative, which is written like the first, done to what it shows of the operator."""
+    """Derives the backward operator from the forward's code, as the guide describes."""
     assert _SAME in GUIDE
     code = re.sub(r"\.derivative = .*\n\s*", "", code)
     for old, new in {
@@ -77,12 +77,12 @@ def _backward(code: str, formula: str) -> str:
 
 
 def formula_of_guide() -> str:
-    """The Python code of its second derivative."""
+    """The Python code of the guide's second derivative."""
     return next(code for code in blocks("python", GUIDE) if "@gradient" in code)
 
 
 def small(name: str, body: str = "return x + x;", rest: str = "", shown: str | None = None) -> str:
-    """The source of an elementwise operator without a derivative; `rest`: of its implementation."""
+    """The source of an elementwise operator without a derivative; `rest`: the rest of its implementation."""
     return f"""
 #include "core/cpu/elementwise.h"
 #include "core/declaration/library.h"
@@ -107,7 +107,7 @@ Status rule(Rule& rule) {{
 
 Status on_cpu(const Call& call) {{ return cpu::elementwise<kOperator>(call, Formula{{}}); }}
 
-const Operator& row() {{
+const Operator& small() {{
   static const Operator op{{kOperator, {{{rest}.rule = rule, .cpu = on_cpu}}}};
   return op;
 }}
@@ -115,5 +115,5 @@ const Operator& row() {{
 }}  // namespace
 }}  // namespace fusedops
 
-{"FUSEDOPS_LIBRARY(&fusedops::row())" if shown is None else shown}
+{"FUSEDOPS_LIBRARY(&fusedops::small())" if shown is None else shown}
 """

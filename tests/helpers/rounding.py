@@ -1,7 +1,7 @@
-"""A program in NumPy, and how far rounded results may be from exact ones: every value with the bound of its error.
+"""A program in NumPy with error bounds: every value carries the bound of its rounding error.
 
-The unit is half an eps of the dtype that is computed in. An operation passes on the errors of its operands, times its
-slopes, and adds its own roundings: CUDA's tables of accuracy, or what the core's functions promise, whichever is more.
+The unit is half an eps of the compute dtype. An operation multiplies the errors of its operands by its slopes, and adds
+its own roundings: the larger number of CUDA's tables of accuracy and the contract of the core's functions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 from fusedops.expressions import Definition
 from fusedops.expressions.graph import FUSED, OPERATIONS
-from tests.helpers.activations import bell, erf, logistic, normal
+from tests.helpers.activations import erf, logistic, normal, normal_density
 from tests.helpers.specification import Array, pairwise
 
-Value = tuple[Array, Array]  # and the bound of its error
+Value = tuple[Array, Array]  # a value, and the bound of its error
 
-# Of x: the function, its slope as one of x and y, and its roundings.
+# Per function of x: the function, its slope in x and y, and its roundings.
 UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any], int]] = {
     "neg": (np.negative, lambda x, y: 1, 0),
     "exp": (np.exp, lambda x, y: y, 4),
@@ -48,7 +48,7 @@ ROWS = (np.sum, np.mean, np.max, np.min)
 
 
 def evaluated(definition: Definition, arrays: Sequence[Any]) -> list[Value]:
-    """The results, computed in the arrays' dtype. None stands for an input that is absent."""
+    """The results, computed in the arrays' dtype. None stands for an absent input."""
     dtype = np.result_type(*(a for a in arrays if isinstance(a, np.ndarray | np.generic) and a.dtype.kind == "f"))
     shape = np.broadcast_shapes(*(np.shape(a) for a in arrays if a is not None))
     inputs = [np.broadcast_to(np.asarray(0 if a is None else a, dtype), shape) for a in arrays]
@@ -80,7 +80,7 @@ def evaluated(definition: Definition, arrays: Sequence[Any]) -> list[Value]:
 
 
 def operation(op: str, operands: list[Value]) -> Value:
-    """Those that the operation does not have are of no meaning."""
+    """One operation; surplus operands are ignored."""
     (a, da), (b, db), (c, dc) = operands
     if op in UNARY:
         function, slope, roundings = UNARY[op]
@@ -98,7 +98,7 @@ def operation(op: str, operands: list[Value]) -> Value:
     if op in ("add", "sub"):
         y = a + b if op == "add" else a - b
         return y, da + db + np.abs(y)
-    if op in FUSED:  # as two operations: a CPU may have no fused one
+    if op in FUSED:  # as two operations: a CPU may lack a fused one
         product = operation("mul", operands)
         sides = [(c, dc), product] if op == "fnma" else [product, (c, dc)]
         return operation("add" if op == "fma" else "sub", [*sides, product])
@@ -110,23 +110,23 @@ def operation(op: str, operands: list[Value]) -> Value:
     if op == "pow":
         y = np.power(a, b)
         return y, passed(y * b / a, da) + passed(y * np.log(np.abs(a)), db) + 16 * np.abs(y)
-    # Within a few roundings of what the function is made of, not of its small tails: a rounded exponent makes that much
-    # of e^(-x² / 2).
+    # Accurate to a few roundings of its terms, not of its small tails: rounding the exponent of e^(-x² / 2) changes it
+    # by that much.
     if op == "cdf":
         y = normal(a)
-        return y, passed(bell(a), da) + 4 * (1 + np.abs(2 * y - 1))
+        return y, passed(normal_density(a), da) + 4 * (1 + np.abs(2 * y - 1))
     assert op == "pdf"
-    y = bell(a)
+    y = normal_density(a)
     return y, passed(a * y, da) + 8 * y * (1 + a * a)
 
 
 def passed(slope: Any, error: Array) -> Array:
-    """What becomes of an operand's error; of none, none."""
+    """The error that an operand's error causes; zero for an exact operand."""
     return np.where((error == 0) | (slope == 0), 0, np.abs(slope) * error)
 
 
 def row(kind: int, x: Array, error: Array) -> Value:
-    """Over the last dimension, which stays."""
+    """A reduction over the last dimension, which is kept."""
     y = ROWS[kind](x, axis=-1, keepdims=True, **({"initial": -np.inf if kind == 2 else np.inf} if kind > 1 else {}))
     if kind > 1:
         return y, np.where(np.isfinite(x), error, 0).max(axis=-1, keepdims=True, initial=0)
@@ -135,7 +135,7 @@ def row(kind: int, x: Array, error: Array) -> Value:
 
 
 def summed(x: Array, error: Array, shape: tuple[int, ...]) -> Value:
-    """To this shape, which was broadcast."""
+    """The sum over broadcast dimensions, to this shape."""
     count = x.size // max(int(np.prod(shape)), 1)
     more = x.ndim - len(shape)
     axes = tuple(i for i, size in enumerate(x.shape) if i < more or shape[i - more] != size)

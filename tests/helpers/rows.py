@@ -1,4 +1,4 @@
-"""Calls of operators over rows, for the tests of how they stand pressure."""
+"""Calls of operators over rows, for tests of unusual rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LENGTHS = (1, 7, 33, 1000, 4097, 40_000, 65_536, 262_144)
 
 
 def named(*names: str) -> Any:
-    """For each of these specifications."""
+    """Parametrizes a test over these specifications."""
     by_name = {spec.name: spec for spec in SPECIFICATIONS}
     return pytest.mark.parametrize("spec", [by_name[name] for name in names], ids=str)
 
 
-# Options with which a reference takes no time: NumPy has no erf of long doubles.
+# Options for which a reference is fast: NumPy has no erf of long doubles.
 QUICK = {"bias_act": {"activation": "relu"}}
 
 
@@ -38,7 +38,7 @@ def with_x(sample: Sample, x: Array, **options: Any) -> Sample:
 
 
 def with_exact_sum(sample: Sample) -> Sample:
-    """Without a residual, if there is one: x + residual is then not rounded."""
+    """The sample without a residual, so that x + residual is not rounded."""
     residual = {name: np.zeros_like(value) for name, value in sample.inputs.items() if name == "residual"}
     return Sample({**sample.inputs, **residual}, sample.options)
 

@@ -1,4 +1,4 @@
-"""Running an example, a piece of code or a program of the tests in a process of its own, whatever is installed."""
+"""Runs an example, a piece of code or a program of the tests in its own process, whatever is installed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ sys.path.insert(0, train.rpartition("/")[0])
 runpy.run_path(train, run_name="__main__")
 """
 
-LONGEST = 600  # seconds that a process may take
+TIMEOUT = 600  # limit of a process, in seconds
 
 
 def interpreter(
     *arguments: str | Path, env: dict[str, str], cwd: Path | None = None, is_new: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python *arguments` in a process of its own. Not thread-safe.
+    """Runs `python *arguments` in its own process. Not thread-safe.
 
     The process is forked from a server that has imported the frameworks, since imports take longer than most programs.
     `is_new` starts a new interpreter, for programs that depend on imports or on variables that are read during import.
@@ -54,10 +54,10 @@ def interpreter(
     survive a fork."""
     command = [sys.executable, *map(str, arguments)]
     if is_new or arguments[0] == "-m" or _has_gpu():
-        return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
+        return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT)
     with tempfile.TemporaryDirectory() as folder:
         outputs = [Path(folder, name) for name in ("stdout", "stderr")]
-        job = {"arguments": command[1:], "environment": env, "folder": str(cwd or Path.cwd()), "seconds": LONGEST}
+        job = {"arguments": command[1:], "environment": env, "folder": str(cwd or Path.cwd()), "seconds": TIMEOUT}
         server = _fork_server()
         print(json.dumps({**job, "outputs": list(map(str, outputs))}), file=server.stdin, flush=True)
         assert server.stdout
@@ -67,7 +67,7 @@ def interpreter(
             raise RuntimeError(f"the server of processes ended with status {server.wait()}")
         code = int(answer)
         if code == -signal.SIGALRM:
-            raise subprocess.TimeoutExpired(command, LONGEST)
+            raise subprocess.TimeoutExpired(command, TIMEOUT)
         return subprocess.CompletedProcess(command, code, *(output.read_text() for output in outputs))
 
 
@@ -76,21 +76,21 @@ _has_gpu = cache(gpus_here)
 
 @cache
 def _fork_server() -> subprocess.Popen[str]:
-    """It ends when its input is closed, at the end of this process."""
+    """The server ends when its input is closed, at the end of this process."""
     command = [sys.executable, PROGRAMS / "fork_server.py"]
     variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def environment(device: str, **variables: str) -> dict[str, str]:
-    """Of a process that finds what is found here, and is to use this kind of device: one that sees a GPU has TensorFlow
-    use it unasked."""
+    """The variables of a process that has this process's packages and uses this kind of device. A visible GPU is
+    TensorFlow's default device."""
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | hidden | variables
 
 
 def python_path(folder: Path) -> str:
-    """For a process that is to find the package in `folder`, and whatever else is found here."""
+    """The PYTHONPATH of a process that imports the package in `folder`, and everything else as this process does."""
     others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and Path(path) != ROOT]
     return os.pathsep.join([str(folder), *others])
 
@@ -103,16 +103,16 @@ def run_program(
     is_new: bool = False,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs one of tests/programs/ in a process of its own."""
+    """Runs one of tests/programs/ in its own process."""
     return interpreter(PROGRAMS / name, *arguments, env=environment(device, **variables), cwd=cwd, is_new=is_new)
 
 
 def run_ranks(name: str, *arguments: str, device: str, world: int, folder: Path, timeout: float = 400) -> list[str]:
-    """Runs one of tests/programs/ once per rank, on the CPU with gloo, on GPUs with NCCL: what each rank has printed.
+    """Runs one of tests/programs/ once per rank, on the CPU with gloo, on GPUs with NCCL; returns each rank's output.
 
     A program gets the arguments, the kind of device, its rank, the number of ranks and a new file for their store.
     """
-    # Neither the network's name of this machine nor multicast over NVLink is there everywhere.
+    # Not every machine resolves its host name or supports NVLink multicast.
     variables = environment(device, GLOO_SOCKET_IFNAME="lo", NCCL_NVLS_ENABLE="0")
     logs = [folder / f"{rank}.log" for rank in range(world)]
     ranks = []
@@ -144,7 +144,8 @@ def python(
 
 
 def copy_without_libraries(folder: Path) -> Path:
-    """The folder, in `folder`, of a copy of the package in which nothing is built, and without a wheel's sources."""
+    """A copy of the package inside `folder`, without built libraries and a wheel's sources; returns the copy's
+    folder."""
     copy = folder / "with a space"
     package = Path(fusedops.__file__).parent
     left_out = shutil.ignore_patterns("*.so", "_build.json", "__pycache__", "_sources")
@@ -153,7 +154,7 @@ def copy_without_libraries(folder: Path) -> Path:
 
 
 def compiled(source: Path, output: Path, *flags: str) -> Path:
-    """The program or library that g++ makes of a source, or a skip."""
+    """The program or library that g++ compiles from a source. Skips the test if g++ is not installed."""
     compiler = shutil.which("g++")
     if not compiler:
         pytest.skip("g++ is not installed")
@@ -168,14 +169,15 @@ def skip_without(modules: tuple[str, ...]) -> None:
 
 
 def need_inductor() -> None:
-    """torch's compiler for CPUs does not quote the folder of torch itself in the linker's command."""
+    """Skips the test if the path of torch has a space: its compiler for CPUs does not quote the path in the linker
+    command."""
     torch = importlib.util.find_spec("torch")
     if torch and " " in str(torch.origin):
         pytest.skip("torch's compiler fails where torch itself is in a path with a space")
 
 
-def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """In a process that does not find the package."""
+def run_without_package(backend: Any, program: str, *arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the program in a process that cannot import the package."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     elsewhere = [folder for folder in folders if folder and not Path(folder, "fusedops").exists()]
     variables = {"PYTHONPATH": os.pathsep.join(elsewhere)}
@@ -183,5 +185,5 @@ def run_elsewhere(backend: Any, program: str, *arguments: Any, cwd: Path) -> sub
 
 
 def blocks(kind: str, markdown: str) -> list[str]:
-    """The code of a page, of one language."""
+    """The code blocks of one language on a page."""
     return re.findall(rf"^```{kind}\n(.*?)\n```$", markdown, re.M | re.S)

@@ -1,4 +1,4 @@
-"""What a specification of an operator must say. Every suite in `generic` runs over all of them."""
+"""The interface of an operator's specification. Every suite in `generic` runs over all of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: arrays in float64 (integers and bools stay what they are), numbers or, for an absent optional, None, in
-    the order of the public signature."""
+    """One call: arrays in float64 (integers and bools keep their dtypes), numbers or, for an absent optional input,
+    None, in the order of the public signature."""
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Like:
 
     @staticmethod
     def of(value: Any) -> Any:
-        """The tensor that "float32[2, 3]" stands for, or any other value as it is."""
+        """The tensor that "float32[2, 3]" stands for; any other value unchanged."""
         match = re.fullmatch(r"(\w+)\[([\d, ]*)\]", value) if isinstance(value, str) else None
         return Like(match[1], tuple(map(int, re.findall(r"\d+", match[2])))) if match else value
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A call that must be refused with this sentence."""
+    """A call that must be refused with this error message."""
 
     inputs: Mapping[str, Any]
     sentence: str
@@ -62,7 +62,7 @@ class Bad:
 
 
 def bad_calls(operator: str, good: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]) -> tuple[Bad, ...]:
-    """Bad calls, keyed by their error sentences. Each gives the inputs that differ from those of a good call.
+    """Bad calls, keyed by their error messages. Each gives the inputs that differ from those of a good call.
 
     "float32[2, 3]" stands for a tensor of this dtype and shape. A value is an option if it is neither a tensor nor
     belongs to an input of the good call.
@@ -80,25 +80,25 @@ def bad_calls(operator: str, good: Mapping[str, Any], changes: Mapping[str, Mapp
 class Specification:
     """Subclassed once per operator, in `tests/specifications/`.
 
-    The functions that take inputs get them by keyword, as arrays of one floating type or numbers. They work in any
-    floating type: in the longest they are the reference, in the compute dtype they say what becomes of NaN and inf.
+    The functions of inputs get them by keyword, as arrays of one floating type or numbers. They work in any floating
+    type: in the longest they are the reference, in the compute dtype they give the expected NaN and infinities.
     """
 
     name: str
     signature: str  # of the public function
-    short_names: Mapping[str, str] = {}  # functions that are this one with some options: name -> signature
+    short_names: Mapping[str, str] = {}  # public variants with fixed options: name -> signature
     outputs: tuple[str, ...] = ("y",)
     wide_outputs: tuple[str, ...] = ()  # in the compute dtype
-    parameters: tuple[str, ...] = ()  # inputs that may be float32 beside a 16-bit x
+    parameters: tuple[str, ...] = ()  # inputs that may be float32 if x is 16-bit
     not_differentiable: tuple[str, ...] = ()  # floating inputs without a gradient
-    least_rank = 0  # from 1 on, the last dimension is one of columns, and the operator is one over rows
-    row_options: Mapping[str, Any] = {}  # with which every output has rows
+    least_rank = 0  # from 1 on, the last dimension holds columns, and the operator is one over rows
+    row_options: Mapping[str, Any] = {}  # options with which every output has rows
     bad: tuple[Bad, ...] = ()
-    of_values_only = False  # only the suites of its values: the others learn nothing from it
+    of_values_only = False  # only the suites of its values apply
     autocast = False  # computes in PyTorch's autocast dtype
-    rows_are_independent = True  # the same bits for a row, whatever the others are
-    packed = False  # rows lie one behind the other, and no dimension is theirs alone
-    bits_follow_from_values = True  # and not from strides, which may lead to another kernel
+    rows_are_independent = True  # a row's bits do not depend on the other rows
+    packed = False  # rows are concatenated, without a dimension of their own
+    bits_follow_from_values = True  # False: bits may depend on strides, which may select another kernel
 
     def __str__(self) -> str:
         return self.name
@@ -110,7 +110,7 @@ class Specification:
 
     @property
     def operator(self) -> str:
-        """Its name in the table of operators."""
+        """The operator's name in the operator table."""
         return self.name
 
     @property
@@ -132,17 +132,17 @@ class Specification:
         raise NotImplementedError
 
     def more_samples(self, random: np.random.Generator) -> Iterable[Sample]:
-        """What is worth testing beside `sample` of a few shapes: options, numbers for tensors."""
+        """Calls worth testing besides `sample` of a few shapes: options, numbers for tensors."""
         return ()
 
     def flat(self, random: np.random.Generator) -> Sample:
-        """A call whose second derivatives are below 0.1, if there are any but sums over all elements: times upstream
-        gradients of 300 and 300, whose product is beyond float16, they are within."""
+        """A call whose second derivatives, except sums over all elements, are below 0.1. Times upstream gradients of
+        300 and 300, whose product exceeds float16, they are in range."""
         return self.sample((6, 32), random)
 
     def draw(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
-        """A call like `sample`'s, with any options, and numbers or nothing for any input that may be so. The options'
-        values are drawn first, among a few: TensorFlow keeps what it has made for each for ever."""
+        """A call like `sample`'s, with any options, and with numbers or None for inputs that permit them. Options are
+        drawn first, from a few values: TensorFlow caches every value's function forever."""
         return self.sample(shape, random)
 
     def special(self, values: Array, random: np.random.Generator) -> Iterable[Sample]:
@@ -156,21 +156,22 @@ class Specification:
         raise NotImplementedError
 
     def roundings(self, **inputs: Any) -> dict[str, float]:
-        """How often each output, and each gradient as d<input>, is rounded: in units of half an ulp of magnitude()."""
+        """The number of roundings of each output, and of each gradient as d<input>, in units of half an ulp of
+        magnitude()."""
         raise NotImplementedError
 
     def storage_roundings(self, **inputs: Any) -> dict[str, Any]:
-        """How often each is rounded to x's dtype on the way, by contract, such as an output that the backward reads: in
-        units of half an ulp of magnitude() in that dtype; numbers or arrays."""
+        """The number of roundings to x's dtype of intermediate values, by contract, such as of an output that the
+        backward reads: in units of half an ulp of magnitude() in that dtype; numbers or arrays."""
         return {}
 
     def differentiable(self, sample: Sample) -> tuple[str, ...]:
         return tuple(name for name in sample.floating if name not in self.not_differentiable)
 
     def magnitude(self, **inputs: Any) -> Array | tuple[Array, ...]:
-        """What the rounding errors are relative to: the sum of the absolute values of all terms.
+        """The magnitude to which rounding errors are relative: the sum of the absolute values of all terms.
 
-        For sums of products that is the reference of the absolute values.
+        For sums of products it is the reference of the absolute values.
         """
         return self.reference(**absolute(inputs))
 
@@ -193,15 +194,15 @@ def _absolute(value: Any) -> Any:
 
 
 def pairwise(terms: int) -> float:
-    """Roundings of a sum of products whose order is a tree: one for the product, then the depth of the tree.
+    """Roundings of a sum of products in tree order: one for the product, plus the depth of the tree.
 
-    Lanes and blocks are leaves with short sequential sums; what they add to the depth, a random walk of at most a few
-    hundred steps, is covered by the constant.
+    Lanes and blocks are leaves with short sequential sums. Their roundings, a random walk of at most a few hundred
+    steps, are covered by the constant.
     """
     return 16 + np.log2(max(terms, 1))
 
 
 def any_order(terms: int) -> float:
-    """Roundings of a sum of products in any order: Higham and Mary, "A new approach to probabilistic rounding error
-    analysis", 2019: the root of the number of terms, where the worst case is the number."""
+    """Roundings of a sum of products in any order: the square root of the number of terms, where the worst case is the
+    number itself. Higham and Mary, "A new approach to probabilistic rounding error analysis", 2019."""
     return 2 + np.sqrt(terms)

@@ -1,4 +1,4 @@
-"""TensorFlow: specifications as functions of tensors, and what is compared of them: values, gradients, tangents."""
+"""TensorFlow: specifications as functions of tensors, and their values, gradients and tangents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.helpers.numerics import assert_same_bits
 
 
 def tensor_function(backend, spec, sample, dtype="float32"):
-    """A function of all tensors, and these."""
+    """A function of all tensors, and the tensors."""
     inputs = backend.tensors(sample, dtype)
     names = sample.tensors
     return function_of(backend, spec, sample, inputs, names), [inputs[name] for name in names]
@@ -35,8 +35,8 @@ def steps(backend, spec, samples, dtype):
     return compute, [tensors for *_, tensors in calls]
 
 
-def blurred(shape: tuple[int, ...], known: str) -> tuple[int | None, ...] | None:
-    """What a signature tells of a shape."""
+def signature_shape(shape: tuple[int, ...], known: str) -> tuple[int | None, ...] | None:
+    """The part of a shape that a signature declares."""
     if known == "none":
         return None
     if known == "rank":
@@ -51,12 +51,12 @@ def function_and_tensors(backend, spec, sample, dtype="float64"):
 
 
 def flat(tf, function):
-    """With all outputs in one."""
+    """The function with all outputs concatenated."""
     return lambda *tensors: tf.concat([tf.reshape(y, [-1]) for y in tf.nest.flatten(function(*tensors))], 0)
 
 
 def weighted(tf, outputs):
-    """One number of all outputs, every element of which counts differently."""
+    """One number of all outputs, in which every element has another weight."""
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     total = tf.constant(0.0, tf.float64)
     for y in outputs:
@@ -66,7 +66,7 @@ def weighted(tf, outputs):
 
 
 def gradient_of(tf, first, tensors):
-    """Of one number, made of all that `first` gives."""
+    """The gradient of one number made of all outputs of `first`."""
     with tf.GradientTape() as tape:
         tape.watch(tensors)
         total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in tf.nest.flatten(first(tensors))])

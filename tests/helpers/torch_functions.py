@@ -1,4 +1,4 @@
-"""PyTorch: specifications as functions of tensors, one by one or all at once, for what compiles or runs a function."""
+"""PyTorch: specifications as functions of tensors, single or combined, for tests that compile or run a function."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Function = Callable[..., Any]
 def tensor_function(
     backend: Backend, spec: Specification, sample: Sample, inputs: dict[str, Any]
 ) -> tuple[Function, tuple[Any, ...]]:
-    """The sample's call as a function of its tensors, and these."""
+    """The sample's call as a function of its tensors, and the tensors."""
     names = sample.tensors
     return function_of(backend, spec, sample, inputs, names), tuple(inputs[name] for name in names)
 
 
 def leaves(spec: Specification, sample: Sample, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies of the tensors; the differentiable ones ask for a gradient."""
+    """Copies of the tensors; the differentiable ones require a gradient."""
     wanted = spec.differentiable(sample)
     named = zip(sample.tensors, tensors, strict=True)
     return tuple(x.detach().clone().requires_grad_(name in wanted) for name, x in named)
@@ -34,7 +34,7 @@ def leaves(spec: Specification, sample: Sample, tensors: tuple[Any, ...]) -> tup
 def call_and_leaves(
     backend: Backend, spec: Specification, random: np.random.Generator
 ) -> tuple[Function, tuple[Any, ...], tuple[str, ...]]:
-    """A small call as a function of its tensors, these, and their names."""
+    """A small call as a function of its tensors, the tensors, and their names."""
     sample = spec.sample((3, 6), random)
     function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
     return function, leaves(spec, sample, tensors), sample.tensors
@@ -46,13 +46,13 @@ def with_upstream(torch: Any, outputs: Any) -> tuple[tuple[Any, ...], list[Any]]
 
 
 def outputs_and_gradients(torch: Any, function: Function, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The outputs, and the gradients of the inputs that ask for one."""
+    """The outputs, and the gradients of the inputs that require one."""
     outputs, upstream = with_upstream(torch, function(*inputs))
     return (*outputs, *torch.autograd.grad(outputs, [x for x in inputs if x.requires_grad], upstream))
 
 
-def together(backend: Backend, calls: Iterable[tuple[Specification, Sample]]) -> tuple[Function, tuple[Any, ...]]:
-    """One function that makes all calls, each on tensors of its own, and these: what compiles slowly does so once."""
+def combined(backend: Backend, calls: Iterable[tuple[Specification, Sample]]) -> tuple[Function, tuple[Any, ...]]:
+    """One function that makes all calls, each on its own tensors, and the tensors: slow compilations run once."""
     functions, inputs = [], []
     for spec, sample in calls:
         function, tensors = tensor_function(backend, spec, sample, backend.tensors(sample, "float32"))
@@ -68,7 +68,7 @@ def together(backend: Backend, calls: Iterable[tuple[Specification, Sample]]) ->
 def every_operator(
     backend: Backend, random: np.random.Generator, specifications: Iterable[Specification] = SPECIFICATIONS
 ) -> tuple[Function, tuple[Any, ...]]:
-    return together(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in specifications])
+    return combined(backend, [(spec, spec.sample((4, 3, 8), random)) for spec in specifications])
 
 
 def autograd_in_cpp() -> bool:
@@ -128,7 +128,7 @@ def recorded_calls(backend, spec, random, dtype="float64") -> dict[str, tuple[An
 
 
 def prepared(backend, spec: Specification, random, shape=(2, 3)):
-    """A function of the differentiable inputs, and these; detached, as torch.func takes them."""
+    """A function of the differentiable inputs, and the inputs; detached, as torch.func takes them."""
     function, leaves = function_and_leaves(backend, spec, spec.sample(shape, random))
     return function, tuple(leaf.detach() for leaf in leaves)
 

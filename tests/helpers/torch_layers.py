@@ -1,4 +1,4 @@
-"""The PyTorch layers to be tested: a table of calls, and for each the layer of torch's that says what is right."""
+"""The PyTorch layers under test: a table of calls, each with the torch layer that is its reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def of_shapes(*shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Array
 
 
 def masked(random: np.random.Generator) -> Arrays:
-    """Numbers, and which of them to keep: in one row none."""
+    """Numbers, and a mask of the elements to include: one row has none."""
     kept = random.random((5, 7)) < 0.6
     kept[2] = False
     return [numbers((3, 5, 7), random), kept]
@@ -29,7 +29,7 @@ def masked(random: np.random.Generator) -> Arrays:
 def classified(
     shape: tuple[int, ...], random: np.random.Generator, dtype: str = "int64", ignored: int = -100
 ) -> Arrays:
-    """Logits with the classes where torch has them, and labels, of which some are to be ignored."""
+    """Logits with the classes in torch's dimension, and labels, some of which are ignored."""
     of_labels = shape[:1] + shape[2:] if len(shape) > 1 else ()
     labels = random.integers(0, shape[1] if len(shape) > 1 else shape[0], of_labels)
     if labels.ndim:
@@ -38,7 +38,7 @@ def classified(
 
 
 def of_rows(classes: int, shape: tuple[int, ...], random: np.random.Generator) -> Arrays:
-    """What a linear layer makes logits of, and labels, of which some are to be ignored."""
+    """Inputs of a linear layer that gives logits, and labels, some of which are ignored."""
     labels = random.integers(0, classes, shape[:-1])
     labels.flat[::3] = -100
     return [numbers(shape, random), labels]
@@ -53,13 +53,13 @@ _ONE = of_shapes((4, 6, 8))
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, its arguments, and what it is called with."""
+    """A layer, its arguments, and the inputs of its call."""
 
     layer: str
     arguments: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     inputs: Callable[[np.random.Generator], Arrays] = _ONE
-    stored: int = 0  # roundings to the inputs' dtype on the way to a result
+    stored: int = 0  # roundings of intermediate values to the inputs' dtype
 
     def __str__(self) -> str:
         values = [*map(str, self.arguments), *(f"{key}={value}" for key, value in self.options.items())]
@@ -67,12 +67,12 @@ class Case:
 
     @property
     def has_device(self) -> bool:
-        """Whether it takes a device and a dtype."""
+        """True if the layer takes a device and a dtype."""
         return self.layer not in ("Softmax", "SwiGLU", "GEGLU", "CrossEntropyLoss")
 
     @property
     def is_torch(self) -> bool:
-        """Whether torch.nn has a layer of this name and these options."""
+        """True if torch.nn has a layer of this name and these options."""
         return self.layer in ("RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss", "Linear") and not (
             self.options.keys() & {"weight_offset", "scale", "causal", "activation"}
         )
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def is_random(self) -> bool:
-        """Whether its parameters are random at first."""
+        """True if its parameters are random initially."""
         return "Linear" in self.layer
 
     @property
@@ -103,7 +103,7 @@ _HEADS = of_shapes((2, 5, 3, 8))
 _ADDED = 3
 # Its backward reads the rounded result: as a factor, and in the sum over the row.
 _SOFTMAX = 3
-# Both factors are rounded, and then what their gradients are made of.
+# Both factors are rounded, and then the terms of their gradients.
 _GATED = 3
 # z and dz are rounded.
 _ACTIVATED = 2
@@ -167,7 +167,7 @@ def ours(case: Case, **more: Any) -> Any:
 
 
 def reference(case: Case, **more: Any) -> Any:
-    """A layer of torch's, or one of the plain formula, with the same parameters."""
+    """A torch layer, or one of the plain formula, with the same parameters."""
     import torch
 
     from tests.helpers import torch_references
@@ -177,7 +177,7 @@ def reference(case: Case, **more: Any) -> Any:
 
 
 def set_random_parameters(layers: Sequence[Any], random: np.random.Generator) -> None:
-    """The same to all of the layers."""
+    """Sets the same parameters in all layers."""
     import torch
 
     for name, parameter in layers[0].named_parameters():

@@ -1,4 +1,4 @@
-"""PyTorch: the same values in other places of memory."""
+"""PyTorch: the same values in other memory layouts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def every_second(x):
 
 
 def holes(x, *shape):
-    """Memory to lay x out in, which holds what must not be read."""
+    """Memory for x, filled with values that must not be read."""
     return x.new_full(shape, math.nan if x.is_floating_point() else True if x.dtype.itemsize == 1 else 2**31 - 1)
 
 
 def spaced_rows(x):
-    """Contiguous rows, 16 elements apart: as far as alignment matters, rows are as before."""
+    """Contiguous rows, 16 elements apart: rows stay aligned."""
     return holes(x, *x.shape[:-1], x.shape[-1] + 16)[..., :-16].copy_(x) if x.dim() else x
 
 
@@ -38,7 +38,7 @@ def spaced_batches(x):
 
 
 def misaligned(x):
-    """One element away from where vector loads could start."""
+    """One element off the alignment of vector loads."""
     return holes(x, x.numel() + 1)[1:].view(x.shape).copy_(x)
 
 
@@ -47,12 +47,12 @@ def offset_by_a_row(x):
 
 
 def expanded(x):
-    """The same values for all of the first dimension, which is stored once."""
+    """The same values along the first dimension, stored once."""
     return x[:1].expand(x.shape) if x.dim() else x
 
 
 def negated(x):
-    """The same values, stored with the other sign behind torch's negative bit, as the imaginary part of x.conj() is."""
+    """The same values, stored negated with torch's negative bit, like the imaginary part of x.conj()."""
     return x.neg()._neg_view() if x.is_floating_point() else x
 
 

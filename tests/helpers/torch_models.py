@@ -1,4 +1,4 @@
-"""Running a model of transformers: what goes in, what comes out, and the same in float64."""
+"""Runs a model of transformers: inputs, outputs, and the same in float64."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ LENGTH = 16
 
 
 def batch(random: np.random.Generator, device: str = "cpu", padded: bool = False) -> dict[str, torch.Tensor]:
-    """Tokens and labels; padded on the right and on the left, each row then with positions of its own."""
+    """Tokens and labels; with padding on the right and the left, each row has its own positions."""
     tokens = torch.from_numpy(random.integers(0, VOCABULARY, (3, LENGTH)))
     inputs = {"input_ids": tokens, "labels": tokens.clone()}
     if padded:
         mask = torch.ones_like(tokens)
         mask[1, 11:] = mask[2, :4] = 0
         inputs |= {"attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
-        # Nor is there a label for what padding is followed by: a query that sees no key gets anything.
+        # Tokens before padding have no label either: the output of a query without visible keys is undefined.
         inputs["labels"][(mask == 0) | (mask.roll(1, -1) == 0)] = -100
     return {name: value.to(device) for name, value in inputs.items()}
 
 
 class _WideEverywhere(TorchFunctionMode):
-    """Has float64 take the place of the float32 that transformers rounds to on the way, whatever the model's dtype."""
+    """Replaces the float32 that transformers rounds to internally by float64, whatever the model's dtype."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.Tensor.float:
@@ -53,11 +53,12 @@ def results(model: Any, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor
 
 
 def outputs(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss and logits. Of a model without: the mean, with alternating signs, of all that it returns, and all that.
+    """Loss and logits. For a model without them: the mean with alternating signs of all that it returns, and its
+    outputs.
 
-    The logits of padding are left out: it sees no token, and what it gets instead depends on the attention.
+    The logits of padding are left out: a padding query sees no token, and its output depends on the attention.
     """
-    torch.manual_seed(0)  # some models draw which parts of an image they hide
+    torch.manual_seed(0)  # some models draw which parts of an image they mask
     found = model(**inputs)
     loss, logits = getattr(found, "loss", None), getattr(found, "logits", None)
     if torch.is_tensor(loss) and torch.is_tensor(logits):

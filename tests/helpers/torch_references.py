@@ -1,4 +1,4 @@
-"""What is right for the layers that torch.nn does not have: layers made of torch's own, or of the plain formula."""
+"""References for the layers that torch.nn lacks: layers composed of torch's own, or of the plain formula."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class AddLayerNorm(_Add, nn.LayerNorm):
 
 
 class Softmax(nn.Softmax):
-    """Of what is kept; where that is nothing, zeros."""
+    """Softmax over the unmasked elements; rows without any give zeros."""
 
     def __init__(self, dim: int | None = None, scale: float = 1.0, causal: bool = False) -> None:
         super().__init__(dim)
         self.scale, self.causal = scale, causal
 
     def forward(self, x, mask=None):
-        kept = torch.ones(x.shape, dtype=torch.bool, device=x.device) if mask is None else mask.expand(x.shape)
+        visible = torch.ones(x.shape, dtype=torch.bool, device=x.device) if mask is None else mask.expand(x.shape)
         if self.causal:
-            kept = kept.tril(x.shape[-1] - x.shape[-2])
-        weights = (x * self.scale).exp() * kept
+            visible = visible.tril(x.shape[-1] - x.shape[-2])
+        weights = (x * self.scale).exp() * visible
         total = weights.sum(self.dim, keepdim=True)
         return weights / torch.where(total == 0, 1, total)
 
@@ -111,7 +111,7 @@ class LinearCrossEntropyLoss(nn.Module):
 
 
 class RotaryEmbedding(nn.Module):
-    """Pairs of features as complex numbers, turned by e^(i·angle), in float64."""
+    """Pairs of features as complex numbers, rotated by e^(i·angle), in float64."""
 
     def __init__(self, dim, max_seq_len=4096, base=10000.0, *, interleaved=False, seq_dim=-3, **kwargs: Any) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class RotaryEmbedding(nn.Module):
             positions = torch.arange(x.shape[self.seq_dim], device=x.device)
         frequencies = torch.tensor([self.base ** (-i / pairs) for i in range(pairs)], dtype=torch.float64)
         angles = positions[..., None] * frequencies.to(x.device)
-        if positions.dim() == 2:  # of each batch: over all dimensions between it and the positions
+        if positions.dim() == 2:  # of each batch: broadcast over the dimensions between batch and positions
             angles = angles[(slice(None), *[None] * (x.dim() + self.seq_dim - 1))]
         if self.seq_dim == -3:
             angles = angles.unsqueeze(-2)

@@ -1,4 +1,4 @@
-"""Training steps of a model of PyTorch's, which is converted on the way."""
+"""Training steps of a PyTorch model that is converted between two steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 def losses_of_steps(
     model: Any, loss_of: Callable[[int], torch.Tensor], steps: int, lr: float, convert: Callable[[Any], Any] | None
 ) -> list[float]:
-    """The loss of each step with AdamW; before the sixth, `convert` changes the model, and the optimizer stays.
+    """The loss of each AdamW step; before the sixth, `convert` changes the model, and the optimizer stays.
 
     Args:
         model: the loss of step i is `loss_of(i)`.

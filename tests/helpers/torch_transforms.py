@@ -1,4 +1,4 @@
-"""PyTorch: the transforms of torch.func, by name, each as a function of the tensors that are transformed."""
+"""PyTorch: the transforms of torch.func by name, each as a function of the transformed tensors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Function = Callable[..., Any]
 
 
 def total(function: Function) -> Function:
-    """Its outputs as one number, whose second derivatives are not zero."""
+    """The outputs as one number whose second derivatives are not zero."""
     return lambda *tensors: sum((y**3).sum() for y in tuples(function(*tensors)))
 
 
 def transforms(function: Function, tensors: tuple[Any, ...]) -> dict[str, Function]:
-    """What each transform makes of the function: again a function of the tensors."""
+    """The function under each transform: again a function of the tensors."""
     func, places = torch.func, tuple(range(len(tensors)))
     generator = torch.Generator().manual_seed(0)
     tangents = tuple(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device) for x in tensors)
@@ -57,8 +57,8 @@ def transforms(function: Function, tensors: tuple[Any, ...]) -> dict[str, Functi
     }
 
 
-def all_at_once(function: Function, tensors: tuple[Any, ...], names: Container[str] | None = None) -> Function:
-    """The results of all transforms, or of the named ones, from one function: what compiles slowly is compiled once."""
+def all_transforms(function: Function, tensors: tuple[Any, ...], names: Container[str] | None = None) -> Function:
+    """The results of all or the named transforms as one function, so that slow compilations run once."""
     chosen = {
         name: transform for name, transform in transforms(function, tensors).items() if names is None or name in names
     }
@@ -66,5 +66,5 @@ def all_at_once(function: Function, tensors: tuple[Any, ...], names: Container[s
 
 
 def assert_close(got: Any, expected: Any) -> None:
-    """Each sum of a transform may be taken in another order: a few hundred roundings of float64."""
+    """A transform may sum in another order: a few hundred roundings of float64."""
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)

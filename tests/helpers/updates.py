@@ -1,6 +1,6 @@
-"""Operators that update lists of tensors in place, or read them: what they must compute, and how to call them.
+"""Operators that mutate or read lists of tensors: their results, and how to call them.
 
-Each has no derivative and no public function, so that the suites of the others ask nothing that it has.
+They have no derivative and no public function, so the other generic suites do not apply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHAPES = ((3,), (0,), (), (5, 7), (2050,), (16384 + 5,), (2, 3, 4))  # chunks ha
 
 @dataclass(frozen=True)
 class Call:
-    """Of an operator: its lists, in the order of the declaration, with arrays in their dtypes; its other inputs."""
+    """A call of an operator: its lists in the declaration's order, with arrays in their dtypes; its other inputs."""
 
     lists: Lists
     scalars: Mapping[str, Any] = field(default_factory=dict)  # arrays of one element, numbers or None
@@ -37,8 +37,8 @@ class Update:
     """Subclassed once for each operator."""
 
     name: str
-    updated: tuple[str, ...] = ()  # lists
-    single: tuple[str, ...] = ()  # lists of one tensor, which is given alone
+    mutated: tuple[str, ...] = ()  # lists
+    single: tuple[str, ...] = ()  # lists of one tensor, which is passed alone
     one_result = False
 
     def calls(self, dtype: str, random: np.random.Generator) -> list[Call]:
@@ -48,12 +48,12 @@ class Update:
     # sizes differ by 10^7. A formula that cancels at either end has no correct digit.
 
     def reference(self, lists: Lists, scalars: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Of every updated list, and of the result: the values, what their errors are relative to, and how often they
-        are rounded in the compute dtype. The arrays are in the dtype to compute in."""
+        """For every mutated list and the result: the values, the magnitude of their errors, and their number of
+        roundings in the compute dtype. The arrays are in the dtype to compute in."""
         raise NotImplementedError
 
     def run(self, backend: Backend, call: Call, way: str = "eager") -> dict[str, list[Array]]:
-        """The updated lists after the call, or the result. `way`: how it is called."""
+        """The mutated lists after the call, or the result. `way`: eager, compiled or another kind of call."""
         run = _in_torch if backend.framework == "torch" else _in_tensorflow
         return run(self, backend, call, way)
 
@@ -62,13 +62,13 @@ WEIGHTS = (0.0, 1e-9, 0.001, 0.3, 0.5, 0.9, 0.999, 1 - 1e-6)
 
 
 def sizes(dtype: str) -> Iterable[tuple[float, float]]:
-    """Sizes of a moving average and of the gradient that is added to it. The dtype's range has their squares."""
+    """Sizes of a moving average and of the gradient that is added to it. Their squares are in the dtype's range."""
     large = 30.0 if dtype == "float16" else 1e4
     return ((large, large * 1e-7), (large * 1e-7, large), (1.0, 1.0))
 
 
 def geometric(beta: Any, terms: int) -> Any:
-    """1 - beta^terms, without the difference."""
+    """1 - beta^terms, without cancellation."""
     return (1 - beta) * sum(beta**k for k in range(terms))
 
 
@@ -84,7 +84,7 @@ def _in_torch(update: Update, backend: Any, call: Call, way: str) -> dict[str, l
 
 def _in_tensorflow(update: Update, backend: Any, call: Call, way: str) -> dict[str, list[Array]]:
     made = {True: lambda x: backend.tf.Variable(backend.from_numpy(x)), False: backend.from_numpy}
-    lists = {name: [made[name in update.updated](x) for x in given] for name, given in call.lists.items()}
+    lists = {name: [made[name in update.mutated](x) for x in given] for name, given in call.lists.items()}
 
     function = raw(update, backend, "eager")
     if way != "eager":
@@ -115,7 +115,7 @@ def _scalars(backend: Any, call: Call) -> list[Any]:
 
 
 def _found(update: Update, backend: Any, lists: Mapping[str, Any], result: Any) -> dict[str, list[Array]]:
-    found = {name: [backend.to_numpy(x) for x in lists[name]] for name in update.updated}
+    found = {name: [backend.to_numpy(x) for x in lists[name]] for name in update.mutated}
     return {**found, "result": [backend.to_numpy(result)]} if update.one_result else found
 
 
@@ -125,7 +125,7 @@ def wide(lists: Lists, dtype: str) -> dict[str, list[Array]]:
 
 class Adamw(Update):
     name = "adamw"
-    updated = ("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "steps", "masters")
+    mutated = ("params", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "steps", "masters")
 
     def calls(self, dtype, random):
         some = self._call(dtype, dtype, random)
@@ -161,7 +161,7 @@ class Adamw(Update):
             yield replace(call, options={"weight_decay": 2 * (1 - rest)})
 
     def _with_largest(self, call, random):
-        """For AMSGrad: of some elements the largest second moment comes later, of others it was before."""
+        """For AMSGrad: the largest second moment of some elements is a later one, of others an earlier one."""
         seconds = call.lists["exp_avg_sqs"]
         largest = [np.asarray(x * random.choice([0.5, 2], x.shape)).astype(x.dtype) for x in seconds]
         return call.changed("max_exp_avg_sqs", largest)
@@ -180,7 +180,7 @@ class Adamw(Update):
         kind = lists["params"][0].dtype.type
         beta1, beta2, decay = (kind(options[name]) for name in ("beta1", "beta2", "weight_decay"))
         skipped, lr = bool(scalars["found_inf"]), float(scalars["lr"])
-        found: dict[str, Any] = {name: [] for name in self.updated}
+        found: dict[str, Any] = {name: [] for name in self.mutated}
         for i, (p, g, m, v) in enumerate(zip(*itertools.islice(lists.values(), 4), strict=True)):
             largest, steps, masters = (lists[name] for name in ("max_exp_avg_sqs", "steps", "masters"))
             before = float(steps[i]) if steps else float(np.squeeze(scalars["step"]))
@@ -191,19 +191,19 @@ class Adamw(Update):
             new_m, new_v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
             new_largest = np.maximum(largest[i], new_v) if largest else new_v
             size = lr / left1 / (np.sqrt(new_largest) / root2 + options["eps"] / (root2 if hat else 1))
-            kept = start * (1 - lr * decay) if decoupled else start
-            new = kept - size * new_m
-            # A gradient with its decay is a sum; so is m, which may cancel where its terms do not.
+            decayed = start * (1 - lr * decay) if decoupled else start
+            new = decayed - size * new_m
+            # A gradient with weight decay is a sum; so is m, which may cancel although its terms do not.
             parts = np.abs(g) + (0 if decoupled else np.abs(decay * start))
             both = beta1 * np.abs(m) + (1 - beta1) * parts
-            # float64's bias corrections have roundings of their own: of a logarithm, its multiple, an exponential.
+            # float64's bias corrections have their own roundings: of a logarithm, its multiple, an exponential.
             values = {
-                "params": (new, np.abs(kept) + size * both, 24),
+                "params": (new, np.abs(decayed) + size * both, 24),
                 "exp_avgs": (new_m, both, 6),
                 "exp_avg_sqs": (new_v, new_v + (1 - beta2) * parts**2, 12),
                 "max_exp_avg_sqs": (new_largest, new_largest + (1 - beta2) * parts**2, 12),
                 "steps": (before + 1, before + 1, 1),
-                "masters": (new, np.abs(kept) + size * both, 24),
+                "masters": (new, np.abs(decayed) + size * both, 24),
             }
             old = {"params": p, "exp_avgs": m, "exp_avg_sqs": v}
             optional = {"max_exp_avg_sqs": largest, "steps": steps, "masters": masters}
@@ -215,7 +215,7 @@ class Adamw(Update):
 
 class Sgd(Update):
     name = "sgd"
-    updated = ("params", "momentums")
+    mutated = ("params", "momentums")
 
     def calls(self, dtype, random):
         lists = {"params": arrays(SHAPES, dtype, random), "grads": arrays(SHAPES, dtype, random), "momentums": []}
@@ -256,9 +256,9 @@ class Sgd(Update):
             g = g * (scalars["clip"] or 1) / (np.squeeze(scalars["grad_scale"]) if scalars["grad_scale"] else 1)
             g = (-g if options.get("maximize") else g) + (0 if decoupled else decay * p)
             parts = np.abs(g) + (0 if decoupled else np.abs(decay * p))
-            kept = p * (1 - lr * decay) if decoupled else p
+            decayed = p * (1 - lr * decay) if decoupled else p
             if not lists["momentums"]:
-                found["params"].append((kept - lr * g, np.abs(kept) + lr * parts, 8))
+                found["params"].append((decayed - lr * g, np.abs(decayed) + lr * parts, 8))
                 continue
             b = lists["momentums"][i]
             share = -lr if velocity else 1 if options.get("first") else 1 - dampening
@@ -266,12 +266,12 @@ class Sgd(Update):
             both = np.abs(mu * b) + abs(share) * parts
             direction = (mu * new + (share if velocity else 1) * g) if options.get("nesterov") else new
             size = 1 if velocity else lr
-            values = kept + (direction if velocity else -lr * direction)
+            values = decayed + (direction if velocity else -lr * direction)
             if scalars["found_inf"]:
                 found["params"].append((p, p, 0))
                 found["momentums"].append((b, b, 0))
             else:
-                found["params"].append((values, np.abs(kept) + size * (both + parts), 12))
+                found["params"].append((values, np.abs(decayed) + size * (both + parts), 12))
                 found["momentums"].append((new, both, 6))
         return found
 
@@ -286,12 +286,12 @@ class GlobalNorm(Update):
 
     def reference(self, lists, scalars, options):
         norm = np.sqrt(sum(np.sum(x * x) for x in lists["tensors"]))
-        return {"result": [(norm, norm, 80)]}  # 64 items of a thread one after the other, then trees
+        return {"result": [(norm, norm, 80)]}  # 64 items of a thread in sequence, then trees
 
 
 class AccumulateMatmul(Update):
     name = "accumulate_matmul"
-    updated = ("total",)
+    mutated = ("total",)
     single = ("total", "a", "b")
 
     def calls(self, dtype, random):

@@ -1,4 +1,4 @@
-"""Attention layers of fusedops.tf.keras, against Keras's: all kinds of masks, and what is left to Keras's own code."""
+"""Attention layers of fusedops.tf.keras, against Keras's: all kinds of masks, and calls left to Keras's own code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EPS = float(np.finfo("float32").eps)
 
 @pytest.fixture
 def kernels(fk, monkeypatch):
-    """The name and the options of every call of a kernel."""
+    """The name and the options of every kernel call."""
     import fusedops.tf as fo
 
     calls = []
@@ -52,14 +52,14 @@ def tensor(random, *shape):
 
 
 def keep(random, *shape):
-    """A mask with a row that keeps nothing."""
+    """A mask with one row that masks everything."""
     mask = random.integers(0, 2, shape).astype(bool)
     mask[0, 1] = False
     return mask
 
 
 def padding(length):
-    """Of keys: on the left, everywhere, on the right."""
+    """Padding of keys: on the left, everywhere, on the right."""
     mask = np.ones((BATCH, length), bool)
     mask[0, :3] = mask[1] = mask[2, -3:] = False
     return mask
@@ -67,8 +67,8 @@ def padding(length):
 
 PAIRS, PADDING = (BATCH, QUERIES, QUERIES), (BATCH, QUERIES)
 CAUSAL, SCORES = {"use_causal_mask": True}, {"return_attention_scores": True}
-# What the layer is made with; what it is called with, in which a shape stands for a mask of it; the kernel that
-# computes it, how many dimensions of its mask are not 1, and what it knows of positions.
+# The layer's arguments; the call's arguments, in which a shape stands for a mask of it; the kernel, the number of
+# dimensions of its mask that are not 1, and the positional options that it gets.
 CASES = {
     "plain": ({}, {}, "attention", 0, {}),
     "flash": ({"flash_attention": True}, {}, "attention", 0, {}),
@@ -123,7 +123,7 @@ def test_as_keras(keras, fk, kernels, kind, case, random):
 
     def results():
         if query_mask is not None:
-            x._keras_mask = tf.constant(query_mask)  # Keras's MultiHeadAttention reads no other
+            x._keras_mask = tf.constant(query_mask)  # the only mask of queries that Keras's MultiHeadAttention reads
         with tf.GradientTape() as tape:
             tape.watch([x, value])
             outputs = tf.nest.flatten(layer(x, **call))
@@ -160,13 +160,14 @@ def test_what_no_kernel_takes_is_kept(keras, fk, random, capsys):
         ours(x, x)
         ours.set_weights(layer.get_weights())
         got = ours(x, x, use_causal_mask=len(shape) == 1)
-        np.testing.assert_allclose(got, expected, atol=64 * EPS * np.abs(expected).max())  # its projections are ours
+        # its projections are fusedops's
+        np.testing.assert_allclose(got, expected, atol=64 * EPS * np.abs(expected).max())
         assert ours.why_not() == reason
     assert fk.GroupQueryAttention(257, 2, 1).why_not() == "head_dim 257 is above 256"
 
 
 def test_flash_attention(fk, kind, random):
-    """Keras refuses it over TensorFlow, and scores of it everywhere."""
+    """Keras refuses it over TensorFlow, and refuses scores with it everywhere."""
     layer = make(fk, kind, flash_attention=True)
     x = tensor(random, BATCH, QUERIES)
     assert layer(x, x).shape == x.shape
@@ -175,7 +176,7 @@ def test_flash_attention(fk, kind, random):
 
 
 def test_before_keras_3_15(keras, fk, kernels, monkeypatch, random):
-    """Its layer has no window, and does not tell `_compute_attention` of causality."""
+    """Its layer has no window, and does not pass causality to `_compute_attention`."""
     import tensorflow as tf
 
     theirs = keras.layers.MultiHeadAttention._compute_attention
@@ -230,7 +231,7 @@ def test_accuracy(keras, fk, name, random):
 
 
 def text_model(keras):
-    """With implicit masks, of which the batch's first text is all padding, and lengths that are not known."""
+    """With implicit masks and unknown lengths; the batch's first text is all padding."""
     inputs = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(5, COLUMNS, mask_zero=True)(inputs)
     x = keras.layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True)
@@ -266,7 +267,7 @@ def test_graphs(keras, fk, jit_compile, random):
         return [y, *(tf.convert_to_tensor(each) for each in found[1:])]
 
     got, weights = values(step(ids)), [values(x)[0] for x in plain]
-    del weights[1]  # the embedding's, which is sparse
+    del weights[1]  # the embedding's gradient, which is sparse
     for ours, theirs in zip(got, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=64 * EPS * max(1, np.abs(theirs).max()))
 
@@ -285,8 +286,8 @@ def test_saved_models(keras, fk, random, tmp_path):
 
 
 def test_dropout_follows_from_the_generator(keras, fk, kernels, kind, random):
-    """Of the layer's own seed generator: another mask at each call, and the same from the same state. On average, what
-    is kept makes the result without dropout."""
+    """The layer's own seed generator gives another mask at each call, and the same from the same state. On average, the
+    results are those without dropout."""
     layer = make(keras.layers, kind, dropout=0.5)
     x = tensor(random, BATCH, QUERIES)
     converted(fk, layer)

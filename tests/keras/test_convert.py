@@ -1,4 +1,4 @@
-"""fusedops.tf.keras.convert and revert: which layers change, what stays, what is printed, that the model trains on."""
+"""fusedops.tf.keras.convert and revert: replaced and skipped layers, the report, and training after the conversion."""
 
 from __future__ import annotations
 
@@ -128,10 +128,10 @@ def test_only_exact_classes_are_replaced(fk, keras, capsys):
         def call(self, inputs):
             return inputs
 
-    class MineOfOurs(fk.RMSNormalization):
+    class SubclassOfFusedops(fk.RMSNormalization):
         pass
 
-    model = keras.Sequential([Mine(name="mine"), MineOfOurs(), fk.AddRMSNormalization()])
+    model = keras.Sequential([Mine(name="mine"), SubclassOfFusedops(), fk.AddRMSNormalization()])
     kinds = [type(layer) for layer in model.layers]
     fk.convert(model)
     assert [type(layer) for layer in model.layers] == kinds
@@ -141,7 +141,7 @@ def test_only_exact_classes_are_replaced(fk, keras, capsys):
 
 
 def test_report(fk, keras, capsys, monkeypatch):
-    monkeypatch.setattr("fusedops.tf.keras.dense.has_gpu", lambda: True)  # the report of every machine
+    monkeypatch.setattr("fusedops.tf.keras.dense.has_gpu", lambda: True)  # every machine gives the same report
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -175,11 +175,11 @@ def test_report(fk, keras, capsys, monkeypatch):
     assert not capsys.readouterr().out
 
 
-def test_the_report_counts_what_the_kernels_compute(fk, keras, capsys):
+def test_the_report_counts_layers_with_kernels(fk, keras, capsys):
     layers = keras.layers
     model = keras.Sequential(
         [
-            fk.Dense(4, use_bias=False, name="plain"),  # fusedops's by name alone
+            fk.Dense(4, use_bias=False, name="plain"),  # a fusedops layer without a kernel
             fk.GatedDense(4),
             layers.LayerNormalization(axis=1),
             layers.LayerNormalization(),
@@ -203,7 +203,7 @@ def test_the_report_counts_what_the_kernels_compute(fk, keras, capsys):
 
 
 @pytest.mark.parametrize("wrong", [None, "model", [1]])
-def test_what_is_no_model(fk, wrong):
+def test_other_objects_than_models_are_refused(fk, wrong):
     for function in (fk.convert, fk.revert):
         with pytest.raises(TypeError, match=f"{function.__name__}: model must be a Keras 3 model or layer; got"):
             function(wrong)
@@ -211,7 +211,7 @@ def test_what_is_no_model(fk, wrong):
 
 @pytest.fixture
 def counted(fk, monkeypatch):
-    """How often our LayerNormalization was called, or traced."""
+    """Counts the calls and traces of the fusedops LayerNormalization."""
     calls = []
     call = fk.LayerNormalization.call
     monkeypatch.setattr(fk.LayerNormalization, "call", lambda self, inputs: calls.append(None) or call(self, inputs))
@@ -369,7 +369,7 @@ def test_xla_is_turned_off_where_its_kernels_are_missing(fk, keras, random, monk
     fit(model, random)
 
 
-def test_xla_stays_as_it_was_chosen(fk, keras, monkeypatch, capsys):
+def test_an_explicit_choice_of_xla_stays(fk, keras, monkeypatch, capsys):
     from fusedops.tf import xla
 
     for jit_compile in (False, True):
@@ -380,7 +380,7 @@ def test_xla_stays_as_it_was_chosen(fk, keras, monkeypatch, capsys):
     assert "XLA" not in capsys.readouterr().out
 
 
-def test_a_loss_that_is_the_models_own_affair(fk, keras):
+def test_a_model_that_computes_its_own_loss(fk, keras):
     class Model(keras.Sequential):
         pass
 
@@ -396,7 +396,7 @@ def test_a_loss_that_is_the_models_own_affair(fk, keras):
     model.compiled = True
     with pytest.raises(RuntimeError, match="nobody asked"):
         fk.convert(model)
-    assert type(model.layers[0]) is keras.layers.Softmax  # nothing has changed
+    assert type(model.layers[0]) is keras.layers.Softmax  # unchanged
 
 
 def test_other_losses_stay(fk, keras, capsys):
@@ -423,7 +423,7 @@ def test_a_converted_model_is_saved_and_loaded(fk, keras, random, tmp_path, buil
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_converted_model_is_quantized(fk, keras, random, again):
-    """Then Keras's code computes it, with the same bits; so it does after `revert`."""
+    """Keras's code then computes it, with the same bits; and so after `revert`."""
     model, x = sequential(keras), batch(random)
     other = keras.models.clone_model(model)
     other.set_weights(model.get_weights())

@@ -1,4 +1,4 @@
-"""`fusedops.tf.keras.convert(model, fuse_loss=True)`: language models that make no logits in training."""
+"""`fusedops.tf.keras.convert(model, fuse_loss=True)`: language models that compute no logits in training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GPT2 = {
     "dropout": 0.0,
     "max_sequence_length": LENGTH,
 }
-FAMILIES = {  # heads of their own and tied ones, with a soft cap
+FAMILIES = {  # separate and tied heads, with a soft cap
     "llama": ("Llama", LLAMA),
     "gemma2": ("Gemma", {**GEMMA, "final_logit_soft_cap": 2.0}),
     "gpt2": ("GPT2", GPT2),
@@ -48,7 +48,7 @@ FAMILIES = {  # heads of their own and tied ones, with a soft cap
 
 
 def dense(keras, **options):
-    """With a head of Keras's own, which has a bias, and the mask of an embedding."""
+    """The head is Keras's Dense with a bias; the mask comes from an embedding."""
     tokens = keras.Input((LENGTH,), dtype="int32")
     x = keras.layers.Embedding(VOCABULARY, HIDDEN, mask_zero=True)(tokens)
     x = keras.layers.LayerNormalization()(keras.layers.Dense(HIDDEN, activation="gelu")(x))
@@ -57,12 +57,12 @@ def dense(keras, **options):
 
 
 def in_float32(keras):
-    """With a head of another dtype than the rest may have."""
+    """The head may have another dtype than the rest."""
     return dense(keras, dtype="float32")
 
 
 def tied(keras):
-    """With a head that computes in another dtype than its layer may have."""
+    """The head may compute in another dtype than its layer."""
     if not hasattr(keras.layers, "ReversibleEmbedding"):
         pytest.skip("this Keras has no ReversibleEmbedding")
     tokens = keras.Input((LENGTH,), dtype="int32")
@@ -71,7 +71,7 @@ def tied(keras):
 
 
 def capped(keras, cap=2.0, **options):
-    """As Gemma 4 caps its logits."""
+    """Gemma 4 caps its logits like this."""
     model = dense(keras, **options)
     return keras.Model(model.input, cap * keras.ops.tanh(model.output / cap), name="capped")
 
@@ -120,7 +120,7 @@ def batch(random, model):
 
 
 def recorder(keras):
-    """An optimizer that keeps the gradients and changes nothing."""
+    """An optimizer that records the gradients and changes nothing."""
 
     class Recorder(keras.optimizers.Optimizer):
         def apply_gradients(self, pairs, loss=None):
@@ -143,7 +143,7 @@ def as_tensors(keras):
 
 
 def in_float64(model):
-    """Also a head that has a dtype of its own."""
+    """Casts the model, including a head with its own dtype."""
     for layer in model.layers:
         if layer.compute_dtype == "float32":
             layer.dtype_policy = "float64"
@@ -153,7 +153,7 @@ def in_float64(model):
 
 
 def heads_called(monkeypatch, model):
-    """The outputs that the layer with the logits makes from now on."""
+    """A list that collects later outputs of the layer with the logits."""
     calls = []
     layer = model.outputs[0]._keras_history.operation
     call = layer.call
@@ -171,7 +171,7 @@ def heads_called(monkeypatch, model):
 @pytest.mark.parametrize("name", ["float32", "mixed_bfloat16", "float64"])
 @pytest.mark.parametrize("family", [*OWN, *FAMILIES])
 def test_loss_and_gradients(keras, fk, family, name, random, monkeypatch):
-    """As accurate as with logits: those of float64 tell."""
+    """Errors against float64 are not larger than with logits."""
     build = builder(keras, family)
     with policy(keras, name):
         model = build()
@@ -191,7 +191,7 @@ def test_loss_and_gradients(keras, fk, family, name, random, monkeypatch):
     ("family", "name", "options"),
     [
         ("dense", "float32", {"run_eagerly": True}),
-        ("dense", "mixed_float16", {}),  # whose loss is scaled
+        ("dense", "mixed_float16", {}),  # its loss is scaled
         ("dense", "mixed_bfloat16", {"jit_compile": True}),
         ("gemma2", "float32", {"steps_per_execution": 2}),
         pytest.param("gemma2", "mixed_bfloat16", {"jit_compile": True}, marks=pytest.mark.slow),
@@ -236,7 +236,7 @@ def test_no_tensor_has_the_size_of_the_logits(keras, fk, tf_backend, llama, rand
 
 
 def test_without_the_library_for_xla(keras, fk, model, random, monkeypatch, capsys):
-    """Keras compiles no step, and the loss is ours in graphs, too."""
+    """Keras compiles no step with XLA, and graphs use the fused loss, too."""
     from fusedops.tf import xla
 
     x, y, _ = batch(random, model)
@@ -253,7 +253,7 @@ def test_without_the_library_for_xla(keras, fk, model, random, monkeypatch, caps
 @pytest.mark.parametrize("weighted", ["not", "rows", "labels"])
 @pytest.mark.parametrize("column", [False, True])
 def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class, weighted, column, random):
-    """With the mask of the embedding in each case."""
+    """Each case has the embedding's mask."""
     x, y, weights = batch(random, model)
     x[1, -2:] = 0  # masked
     y[0, 2:4] = 3
@@ -299,7 +299,7 @@ def test_losses_with_weights_in_containers(keras, fk, model, container, random):
 
 @pytest.mark.parametrize("within", [lambda each: {"logits": each}, lambda each: [each]], ids=["dict", "list"])
 def test_outputs_in_containers(keras, fk, model, within, random, monkeypatch):
-    """Keras looks for the losses and labels where the model has its outputs."""
+    """Keras expects losses and labels in the structure of the model's outputs."""
     x, y, _ = batch(random, model)
     model = keras.Model(model.input, within(model.output))
     before, found = model.get_weights(), []
@@ -344,7 +344,7 @@ def test_everything_else_has_logits(keras, fk, llama, random):
     ids=["eagerly", "graph", "steps", "xla"],
 )
 def test_an_optimizer_that_calls_the_model(keras, fk, model, options, random, monkeypatch):
-    """As one that looks for the gradient elsewhere. Only the first call in each step is for the loss."""
+    """Like one that evaluates the gradient at another point. Only the first call in each step is for the loss."""
     from fusedops.tf import xla
 
     if options.get("jit_compile") and xla.fault:
@@ -378,10 +378,10 @@ def test_the_report(keras, fk, llama, capsys):
     text = report(fuse_loss=True)
     assert "1 LlamaCausalLM -> fusedops.tf.keras.fused_loss.WithoutLogits" in text
     assert "'language' makes no logits in training, which saves 0 kB a token" in text
-    assert "'language' makes no logits in training" in report()  # it stays as it is until `revert`
+    assert "'language' makes no logits in training" in report()  # unchanged until `revert`
     kind = type(llama).original
     assert type(fk.revert(llama)) is kind
-    llama.compile(weighted_metrics="auto")  # as KerasHub does unless it is told not to
+    llama.compile(weighted_metrics="auto")  # KerasHub's default
     assert "in training: 0 kB a token, if it is compiled without metrics" in report()
     text = report(fuse_loss=True)
     assert "kept LlamaCausalLM 'language': its metrics read the logits" in text
@@ -407,7 +407,7 @@ def own_call(keras):
 
 
 def patched(keras, name):
-    """On the model itself."""
+    """Sets an attribute on the model itself."""
     model = dense(keras)
     setattr(model, name, lambda *args, **options: {"loss": keras.ops.zeros(())})
     return model
@@ -457,7 +457,7 @@ REASONS = {
     "its head is a keras.src.layers.core.embedding.Embedding": lambda keras: keras.Model(
         (model := dense(keras)).input, model.layers[1].output
     ),
-    "its head is a keras.src.ops.numpy.Multiply": lambda keras: keras.Model(  # a cap of another number
+    "its head is a keras.src.ops.numpy.Multiply": lambda keras: keras.Model(  # another scalar factor than a cap's
         (model := dense(keras)).input, 3.0 * keras.ops.tanh(model.output / 2.0)
     ),
     "its head is called with keywords": lambda keras: keras.Model(
@@ -479,7 +479,7 @@ def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
 
 
 def test_two_outputs_with_a_loss_each(keras, fk, capsys):
-    """The report names the outputs, not the losses, which are such as the kernel computes."""
+    """The report names the outputs, not the losses, which the kernel supports."""
     model = REASONS["it has 2 outputs"](keras)
     losses = [keras.losses.SparseCategoricalCrossentropy(from_logits=True) for _ in model.outputs]
     fk.convert(compiled(keras, model, losses), fuse_loss=True)
@@ -488,14 +488,14 @@ def test_two_outputs_with_a_loss_each(keras, fk, capsys):
 
 @pytest.mark.parametrize("fuse_loss", [False, True])
 def test_a_layer_called_with_keywords(keras, fk, model, fuse_loss):
-    """Every report asks for the head, whether or not the loss is to be fused."""
+    """Every report looks for the head, whether or not the loss is to be fused."""
     squared = keras.Model(model.input, keras.layers.Multiply()(inputs=[model.output, model.output]))
     converted(fk, compiled(keras, squared), fuse_loss=fuse_loss)
     assert not hasattr(type(squared), "original")
 
 
 def test_a_layer_named_like_an_operation(keras, fk, model, capsys):
-    """Is no part of a soft cap."""
+    """It is not part of a soft cap."""
 
     class Tanh(keras.layers.Layer):
         def call(self, x):
@@ -528,7 +528,7 @@ def test_not_compiled_yet(keras, fk, capsys):
 
 
 def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch, capsys):
-    """Metrics, another loss, a method, a quantized head: the logits are there, for as long as it is so."""
+    """Metrics, another loss, a method, a quantized head: the logits are computed as long as the change persists."""
     x, y, _ = batch(random, model)
     converted(fk, model, fuse_loss=True)
     calls = heads_called(monkeypatch, model)
@@ -555,7 +555,7 @@ def test_what_changes_after_the_conversion(keras, fk, model, random, monkeypatch
 
 
 def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
-    """Is a part of the matrix, and is trained alone."""
+    """It is part of the matrix, and is trained alone."""
     data = batch(random, llama)
     head = llama.backbone.token_embedding
     head.enable_lora(2)
@@ -567,7 +567,7 @@ def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
 
 
 def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkeypatch):
-    """Keras squeezes them, where it can."""
+    """Keras squeezes the labels if it can."""
     x, y, _ = batch(random, model)
     found = []
     for fuse_loss in (False, True):
@@ -582,7 +582,7 @@ def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkey
 
 @pytest.mark.parametrize("shape", [(BATCH,), (BATCH, LENGTH, 2)])
 def test_labels_that_keras_refuses(keras, fk, model, shape, random):
-    """With its own words: it gets the logits for that."""
+    """Keras gets the logits and raises its own message."""
     x, _, _ = batch(random, model)
     refusals = []
     for fuse_loss in (False, True):
@@ -596,7 +596,7 @@ def test_labels_that_keras_refuses(keras, fk, model, shape, random):
 
 @pytest.mark.parametrize("fuse_loss", [False, True])
 def test_a_model_is_freed(keras, fk, fuse_loss, random):
-    """Also one that another model was built around."""
+    """Also if another model was built around it."""
     model = compiled(keras, dense(keras), run_eagerly=True)
     around = keras.Model(model.input, keras.layers.Softmax()(model(model.input)))
     x, y, _ = batch(random, model)
@@ -610,7 +610,7 @@ def test_a_model_is_freed(keras, fk, fuse_loss, random):
 
 
 def test_what_is_saved_is_as_without(keras, fk, model, random, tmp_path):
-    """The part of the model without its head, which its steps call, is not in the file."""
+    """The headless part of the model, which its steps call, is not in the file."""
     x, y, _ = batch(random, model)
     saved = []
     for fuse_loss in (False, True):
@@ -624,7 +624,7 @@ def test_what_is_saved_is_as_without(keras, fk, model, random, tmp_path):
 
 
 def test_saved_loaded_and_copied(keras, fk, model, random, tmp_path):
-    """As a model of the class that it had, which has its logits until it is converted."""
+    """The loaded model has its original class, and computes logits until it is converted."""
     x, y, _ = batch(random, model)
     converted(fk, model)
     config = model.get_config()

@@ -45,7 +45,7 @@ def assert_equal(got, expected):
 
 
 def function_of(fo, layer, name, seed):
-    """The same by the public function."""
+    """The layer as a call of the public function."""
     weights, options = [weight.value for weight in layer.weights], {"dropout": RATE, "seed": seed}
     return {
         "Dropout": lambda x: fo.dropout(x, RATE, seed),
@@ -57,8 +57,8 @@ def function_of(fo, layer, name, seed):
 
 @ALL
 @pytest.mark.parametrize("dtype", POLICIES)
-def test_training_is_the_function(tf_backend, fk, name, dtype):
-    """Call by call: the key is the layer's seed, and the offset the number of the call."""
+def test_training_equals_the_function(tf_backend, fk, name, dtype):
+    """For each call, the key is the layer's seed, and the offset is the number of the call."""
     tf, fo, layer = tf_backend.tf, tf_backend.functions, layer_of(fk, name, dtype=dtype)
     inputs = tensors(tf, name, layer.compute_dtype)
     layer(*inputs)
@@ -83,7 +83,7 @@ def test_without_training(tf_backend, fk, name):
 @ALL
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_in_graphs(tf_backend, fk, name, jit_compile):
-    """Each run draws anew, what eager calls draw."""
+    """Each run draws new numbers, the same as eager calls."""
     from fusedops.tf import xla
 
     if jit_compile and xla.fault:
@@ -99,7 +99,7 @@ def test_in_graphs(tf_backend, fk, name, jit_compile):
 
 
 def test_means_and_masks(tf_backend, fk):
-    """As many are dropped as a binomial distribution has it."""
+    """The number of dropped elements follows a binomial distribution."""
     tf, x = tf_backend.tf, tf_backend.tf.ones((1000, 1000))
     y, gradient = run(tf, lambda x: tf.reduce_sum(fk.Dropout(RATE, seed=1)(x, training=True)), [x])
     y = gradient.numpy()  # the upstream gradient of a single number is -1
@@ -109,7 +109,7 @@ def test_means_and_masks(tf_backend, fk):
 
 @ALL
 def test_configs_and_files(tf_backend, keras, fk, name, tmp_path):
-    """A loaded model begins with its seed, as one of Keras's does."""
+    """A loaded model starts with its seed, like one of Keras's."""
     tf = tf_backend.tf
     layer = layer_of(fk, name)
     symbols = [keras.Input(SHAPE[1:]) for _ in tensors(tf, name)]
@@ -134,7 +134,7 @@ def test_set_random_seed_repeats(tf_backend, keras, fk):
     assert (results[0] != results[2]).any()
 
 
-def test_what_is_left_to_keras(tf_backend, keras, fk):
+def test_calls_left_to_keras(tf_backend, keras, fk):
     tf, (x,) = tf_backend.tf, tensors(tf_backend.tf, "Dropout")
     for options, given, reason in (
         ({"rate": RATE, "noise_shape": (64, 1)}, x, "noise_shape is set"),
@@ -194,7 +194,7 @@ def test_convert_and_revert(tf_backend, keras, fk, capsys):
 
 @pytest.fixture
 def encoder(keras):
-    """What makes a layer of KerasHub's with dropout, and its inputs."""
+    """Builders of KerasHub layers with dropout, and their inputs."""
     if importlib.util.find_spec("keras_hub") is None:
         pytest.skip("keras_hub is not installed")
     import keras_hub
@@ -210,11 +210,11 @@ def encoder(keras):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("normalize_first", [False, True])
 def test_a_block_drops_in_the_pass_of_its_sums(tf_backend, keras, fk, encoder, normalize_first, dtype, monkeypatch):
-    """What its layers drop if each is called by itself, as one that is no more than like ours is."""
+    """The block drops the elements that its layers would drop if called separately, as in a lookalike."""
     tf, fo = tf_backend.tf, tf_backend.functions
     with policy(keras, dtype):
         layer = encoder(normalize_first)
-    layer._self_attention_layer._dropout = 0.0  # attention has a dropout of its own
+    layer._self_attention_layer._dropout = 0.0  # attention has its own dropout
     converted(fk, layer)
     seeds = [part.seed_generator.state for part in (layer._self_attention_dropout, layer._feedforward_dropout)]
     names = []

@@ -1,4 +1,4 @@
-"""The public functions in Keras's functional models: on tensors without values, as `keras.ops` are."""
+"""The public functions in Keras's functional models: on symbolic tensors, like `keras.ops`."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import numpy as np
 import pytest
 
 from fusedops.functions import OF_TENSORS
-from tests.helpers.bad_calls import CASES, arguments, of_any_size
+from tests.helpers.bad_calls import CASES, arguments, unknown_size_message
 from tests.helpers.converting import converted
-from tests.helpers.float8 import wide_name
+from tests.helpers.float8 import unquantized_name
 from tests.helpers.numerics import DTYPES, assert_same_bits
 from tests.helpers.running import ROOT, blocks, environment, interpreter
 from tests.helpers.specification import Like
-from tests.helpers.tf_functions import blurred, value_and_gradients
+from tests.helpers.tf_functions import signature_shape, value_and_gradients
 from tests.specifications import EXPRESSIONS, SPECIFICATIONS
 
 SHAPE = (3, 5, 8)
 
 
 def symbol(keras, x, known="batch-free"):
-    return keras.Input(batch_shape=blurred(tuple(x.shape), known), dtype=x.dtype.name)
+    return keras.Input(batch_shape=signature_shape(tuple(x.shape), known), dtype=x.dtype.name)
 
 
 def of_one_call(keras, backend, spec, sample, inputs, names):
-    """A model of these inputs of a call; the others are given to the call as they are."""
+    """A model with these inputs of a call; the other inputs are passed unchanged."""
     symbols = {name: symbol(keras, inputs[name]) for name in names}
     return keras.Model(list(symbols.values()), list(backend.call(spec.name, {**inputs, **symbols}, sample.options)))
 
 
 def of_every_function(keras, backend, random):
-    """A model that calls each, the first of them twice, and what the model is called with."""
+    """A model that calls each function, the first one twice, and the model's inputs."""
     specs = {spec.name: spec for spec in SPECIFICATIONS}
     inputs, outputs, tensors = [], [], []
     for name in (*OF_TENSORS, *OF_TENSORS[:1], *EXPRESSIONS):
-        sample = specs.get(wide_name(name), specs["gated_act"]).sample(SHAPE, random)
+        sample = specs.get(unquantized_name(name), specs["gated_act"]).sample(SHAPE, random)
         parameters = sample.inputs if name in EXPRESSIONS else inspect.signature(backend.public(name)).parameters
         given = {key: x for key, x in backend.tensors(sample, "float32").items() if key in parameters}
         symbols = {key: symbol(keras, x) for key, x in given.items() if key in sample.tensors}
@@ -53,7 +53,7 @@ def assert_same(got, expected):
 
 
 def test_bits_of_calls(tf_backend, keras, spec, random):
-    """Forward and backward, of any batch: the model is made before its size is known."""
+    """Forward and backward, at any batch size, which is unknown when the model is created."""
     tf = tf_backend.tf
     for sample in (spec.sample(SHAPE, random), *spec.more_samples(random)):
         inputs = tf_backend.tensors(sample, "float32")
@@ -72,7 +72,7 @@ def test_bits_of_calls(tf_backend, keras, spec, random):
 
 @pytest.mark.parametrize("parameters", ["alike", "float32"])
 def test_shapes_and_dtypes(tf_backend, keras, spec, parameters, random):
-    """Of what a call returns, before it has run."""
+    """Shapes and dtypes of symbolic results."""
     sample = spec.sample(SHAPE, random)
     for dtype in DTYPES if parameters == "alike" else ("float16", "bfloat16"):
         inputs = tf_backend.tensors(sample, dtype, spec if parameters == "float32" else None)
@@ -84,7 +84,7 @@ def test_shapes_and_dtypes(tf_backend, keras, spec, parameters, random):
 
 @pytest.mark.parametrize("kind", ["tensor", "tf.Variable", "keras.Variable", "numpy"])
 def test_beside_tensors_with_values(tf_backend, keras, spec, kind, random):
-    """Each input in turn is the model's; what the others hold is part of its config."""
+    """Each input in turn is the model's; the values of the others are part of its config."""
     make = {
         "tensor": lambda x: x,
         "tf.Variable": tf_backend.tf.Variable,
@@ -103,7 +103,7 @@ def test_beside_tensors_with_values(tf_backend, keras, spec, kind, random):
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_errors(tf_backend, keras, operator, bad):
-    """The sentence of a call, where the model is made."""
+    """The message of a call, raised when the model is created."""
     inputs = arguments(tf_backend, bad)
     symbols = {
         name: symbol(keras, inputs[name], "all") for name, value in bad.inputs.items() if isinstance(value, Like)
@@ -113,7 +113,7 @@ def test_errors(tf_backend, keras, operator, bad):
 
 
 @pytest.mark.parametrize("name", [None, "named"])
-def test_arguments_that_a_function_does_not_have(tf_backend, keras, name):
+def test_unknown_arguments_are_refused(tf_backend, keras, name):
     x = keras.Input((4,))
     with pytest.raises(TypeError, match=r"^fusedops\.softmax: dim must be left out, since "):
         tf_backend.functions.softmax(x, dim=-1, name=name)
@@ -123,10 +123,10 @@ def test_arguments_that_a_function_does_not_have(tf_backend, keras, name):
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_errors_of_unknown_sizes(tf_backend, keras, operator, bad):
-    """When the model is made or, at the latest, when it is called."""
+    """Raised when the model is created or, at the latest, when it is called."""
     inputs = arguments(tf_backend, bad)
     names = [name for name, value in bad.inputs.items() if isinstance(value, Like)]
-    with pytest.raises(tf_backend.errors, match=of_any_size(operator, bad)):
+    with pytest.raises(tf_backend.errors, match=unknown_size_message(operator, bad)):
         symbols = {name: symbol(keras, inputs[name], "rank") for name in names}
         outputs = tf_backend.call(operator.name, {**inputs, **symbols}, bad.options)
         keras.Model(list(symbols.values()), outputs)([inputs[name] for name in names])
@@ -138,7 +138,7 @@ def test_sparse_tensors(tf_backend, keras):
 
 
 def test_names(tf_backend, keras):
-    """Those of the functions, or the given one, as of layers."""
+    """Operations have their functions' names, or the given one, like layers."""
     fo, x = tf_backend.functions, keras.Input((8,))
     model = keras.Model(x, fo.swiglu(fo.rms_norm(fo.add_rms_norm(x, x)[0], name="last")))
     assert {operation.name.rstrip("_0123456789") for operation in model.operations[1:]} == {
@@ -172,7 +172,7 @@ assert "fusedops.tf.keras" not in sys.modules
 
 @pytest.mark.slow
 def test_saved(tf_backend, keras, tmp_path, random):
-    """A process that has imported fusedops.tf loads it; one that has not says what it lacks."""
+    """A process that has imported fusedops.tf loads it; another one names the missing import."""
     model, tensors = of_every_function(keras, tf_backend, random)
     model.save(tmp_path / "model.keras")
     np.savez(tmp_path / "tensors.npz", *(x.numpy() for x in tensors))
@@ -181,12 +181,12 @@ def test_saved(tf_backend, keras, tmp_path, random):
     assert re.search(r"Could not locate class '\w+'.*make sure they are all imported.*fusedops\.tf", done.stdout)
     found = np.load(tmp_path / "results.npz")
     expected = [np.asarray(x) for x in model(tensors)]
-    # numpy's files know the bytes of a float8, not its name.
+    # numpy's files store the bytes of a float8, not its name.
     assert_same([found[name].view(x.dtype) for name, x in zip(found.files, expected, strict=True)], expected)
 
 
 def test_among_layers_that_are_trained(tf_backend, keras, fk, random):
-    """Beside layers of Keras's that are converted, in a layer, and in a model within a model; eagerly and under XLA."""
+    """With converted Keras layers, in a layer, and in a nested model; eagerly and under XLA."""
     fo = tf_backend.functions
 
     class Gate(keras.layers.Layer):

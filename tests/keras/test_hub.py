@@ -91,7 +91,7 @@ def build(request, hub):
 
 
 def batch(random, model):
-    """With padding on the right, and on the left: rows of attention with nothing to attend to."""
+    """With padding on the right and on the left: some rows of attention are fully masked."""
     padding = np.ones((4, LENGTH), "int32")
     padding[1, 7:] = padding[2, :3] = 0
     inputs = {"token_ids": random.integers(0, VOCABULARY, (4, LENGTH)), "padding_mask": padding}
@@ -119,7 +119,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
 
 
 def norms():
-    """All but Gemma's, which is that of two of MODELS."""
+    """All norms except Gemma's, which is in two of MODELS."""
     from fusedops.tf.keras.hub import MODULES
 
     return [name for name in MODULES if "norm" in name.rpartition(".")[2].lower() and ".gemma." not in name]
@@ -136,7 +136,7 @@ def test_norms_of_every_family(keras, fk, hub, random):
 
 
 def with_head(keras, backbone):
-    """Predicts a class for each token, or each text."""
+    """A model that predicts a class for each token or each text."""
     if isinstance(backbone.output, dict):
         outputs = keras.layers.Dense(VOCABULARY, dtype="float32")(backbone.output["pooled_output"])
     else:
@@ -148,7 +148,7 @@ def with_head(keras, backbone):
     ("build", "name", "jit_compile"),
     [
         *((kind, "float32", False) for kind in ("llama", "gemma", "bert")),
-        # XLA has a test for every operator: here it need not see all models.
+        # XLA has a test for every operator, so a few models suffice here.
         *(pytest.param(kind, "mixed_bfloat16", True, marks=pytest.mark.slow) for kind in ("llama", "bert")),
     ],
     indirect=["build"],
@@ -178,8 +178,8 @@ def test_fit(keras, fk, build, name, jit_compile, random, capsys):
 
 
 def test_dropout_still_applies(fk, build, random, monkeypatch):
-    """That of Keras, from the state of its generators, but where attention drops its probabilities itself: another one,
-    which follows from the same state."""
+    """Keras's dropout draws from the state of its generators. Dropout of attention probabilities inside the kernel
+    follows from the same state, but drops others."""
     import fusedops.tf as fo
 
     rates, attention = [], fo.attention
@@ -195,7 +195,7 @@ def test_dropout_still_applies(fk, build, random, monkeypatch):
     state = [seed.numpy() for seed in seeds]
     still = values(model(inputs, training=False))
     for layer in model._flatten_layers():
-        if type(layer).__name__ == "Dropout":  # which drops by itself what the blocks are to drop in their sums
+        if type(layer).__name__ == "Dropout":  # it alone drops the elements that blocks drop in their sums
             converted(fk, layer)
     plain = values(model(inputs, training=True))
     converted(fk, model)
@@ -240,7 +240,7 @@ def test_generation_with_a_cache(hub, fk, kind, jit_compile, random):
     "kind", [name if name in ("gpt2", "qwen") else pytest.param(name, marks=pytest.mark.slow) for name in SHARING]
 )
 def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
-    """Results, gradients and generated tokens; attention is in one pass, and no mask of all pairs is made."""
+    """Results, gradients and generated tokens are equal; attention runs in one pass without a mask of all pairs."""
     import fusedops.tf as fo
 
     name, config = SHARING[kind]
@@ -264,14 +264,14 @@ def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
     for got, expected in zip(found, plain, strict=True):
         np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
     np.testing.assert_array_equal(generated, tokens)
-    known = kind not in ("phi3", "qwen3_moe", "qwen_moe")  # the decoders of these make the mask
+    known = kind not in ("phi3", "qwen3_moe", "qwen_moe")  # the decoders of these create the mask
     assert calls[0]["causal"] is known
     assert any(each["mask"] is not None and each["mask"].shape[2] == LENGTH for each in calls) is not known
     assert any(each["lengths"] is not None for each in calls) is (kind == "gpt2")  # a cache without a window
 
 
 def check_layer(keras, fk, layer, *arguments, **options):
-    """The same results before and after, but for a few roundings."""
+    """Results before and after differ by a few roundings."""
     plain = values(layer(*arguments, **options))
     converted(fk, layer)
     assert type(layer).__module__.startswith("fusedops.tf.keras.hub.")
@@ -302,7 +302,7 @@ def test_masks_of_a_llama_decoder(keras, fk, hub, masks, random):
 
 @pytest.mark.parametrize("activation", ["elu", "silu"])
 def test_a_decoder_with_layers_of_others(keras, fk, hub, activation, random):
-    """Whatever is not ours within ours is called as it is."""
+    """Other layers inside a fusedops layer are called unchanged."""
     from keras_hub.src.models.llama.llama_attention import LlamaAttention
     from keras_hub.src.models.llama.llama_decoder import LlamaTransformerDecoder
     from keras_hub.src.models.llama.llama_layernorm import LlamaLayerNorm
@@ -323,7 +323,7 @@ def test_a_decoder_with_layers_of_others(keras, fk, hub, activation, random):
 
 @pytest.mark.parametrize("of", ["llama", "gemma"])
 def test_both_products_of_a_gate(keras, fk, hub, of, monkeypatch, random):
-    """In one operator where there is a GPU, unless a projection does more than multiply: it is called then."""
+    """One operator computes both on a GPU, except if a projection does more than multiply: it is called then."""
     from keras_hub.src.models.gemma.gemma_decoder_block import GemmaDecoderBlock
     from keras_hub.src.models.llama.llama_decoder import LlamaTransformerDecoder
 
@@ -381,7 +381,7 @@ def test_rotary_embedding(keras, fk, hub, options, shape, call, random):
     check_layer(keras, fk, hub.layers.RotaryEmbedding(**options), tensor(random, *shape), **call)
 
 
-def test_what_is_not_built_or_of_another_version_is_kept(fk, hub, monkeypatch, capsys):
+def test_unbuilt_layers_and_other_versions_are_skipped(fk, hub, monkeypatch, capsys):
     from fusedops.tf.keras.hub import transformer
 
     layer = hub.layers.TransformerEncoder(48, 4, name="encoder")
@@ -421,7 +421,7 @@ fk.revert(fk.convert(block))
 
 @pytest.mark.slow
 def test_another_version_of_keras_hub(tf_backend, hub):
-    """Where something has another name, what has not is converted."""
+    """Layers with a renamed attribute are skipped, the others converted."""
     code = OTHER_VERSION.replace("LLAMA", repr(LLAMA))
     done = interpreter("-c", code, env=environment(tf_backend.device))
     assert done.returncode == 0, done.stderr

@@ -69,7 +69,7 @@ VISION = {
     "vit_num_layers": 1,
     "vit_intermediate_dim": 16,
 }
-# By name: the backbone, and how many gates it has.
+# Name -> the backbone, and its number of gates.
 FAMILIES = {
     "mistral": ("MistralBackbone", {**DECODER, "sliding_window": 4}, 2),
     "qwen3": ("Qwen3Backbone", {**DECODER, "head_dim": 8, "sliding_window_size": 4}, 2),
@@ -141,8 +141,8 @@ def classes(names):
     return [getattr(importlib.import_module(module), name) for module, _, name in places]
 
 
-def test_every_counterpart_takes_part(keras, fk):
-    """But for norms, each of which has a test of its own."""
+def test_every_counterpart_is_tested(keras, fk):
+    """Except norms, which have their own test."""
     keras_hub = pytest.importorskip("keras_hub")
     from fusedops.conversion import full_name
     from fusedops.tf.keras.hub import MODULES
@@ -157,7 +157,7 @@ def test_every_counterpart_takes_part(keras, fk):
 
 
 def scattered(random, model):
-    """The model with other norms than of ones and zeros."""
+    """The model with norms whose weights are not ones and zeros."""
     for weight in model.trainable_weights:
         if len(weight.shape) == 1:
             weight.assign_add(random.normal(size=weight.shape) / 8)
@@ -167,7 +167,7 @@ def scattered(random, model):
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        # test_hub.py also has mixed_float16, of which KerasHub's own masks make NaN in some families.
+        # test_hub.py also has mixed_float16, in which KerasHub's own masks give NaN in some families.
         pytest.param(family, name, marks=() if name == "float32" else pytest.mark.slow)
         for family in FAMILIES
         for name in ("float32", "mixed_bfloat16")
@@ -184,7 +184,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     converted(fk, model)
     got = results(model)
     assert_as_accurate(got, plain, results(exact), model.compute_dtype)
-    if name == "float32":  # each to its own size
+    if name == "float32":  # each relative to its own size
         assert_each_close(got, plain, rtol=400 * EPS, terms=2 * LENGTH)
     counterparts = [type(layer) for layer in model._flatten_layers()]
     fk.convert(model, verbose=False)
@@ -204,7 +204,7 @@ def test_a_small_gradient_is_compared_to_its_own_size(random):
 
 @pytest.mark.parametrize(("build", "gates"), [(name, FAMILIES[name][2]) for name in GATED], indirect=["build"])
 def test_both_products_of_a_gate(fk, build, gates, monkeypatch, random):
-    """In one operator for every gate where there is a GPU."""
+    """One operator computes both in every gate on a GPU."""
     from fusedops.tf.keras.hub import gated
 
     calls, operator = [], gated.fo.gated_linear
@@ -231,11 +231,11 @@ def test_both_products_of_a_gate(fk, build, gates, monkeypatch, random):
     indirect=["build"],
 )
 def test_dropout_still_applies(keras, fk, build, name, random):
-    """From the same seeds the same elements are dropped, whether in a sum's pass or by the layer."""
+    """The same seeds drop the same elements, in the pass of a sum or by the layer."""
     model = build(**{name: 0.5})
     inputs = batch(random, model)
     for layer in model._flatten_layers():
-        if type(layer) is keras.layers.Dropout and layer.rate:  # which drops other elements than Keras's
+        if type(layer) is keras.layers.Dropout and layer.rate:  # it drops other elements than Keras's
             converted(fk, layer)
     seeds = [layer.seed_generator.state for layer in model._flatten_layers() if hasattr(layer, "seed_generator")]
     state = [seed.numpy() for seed in seeds]
@@ -293,14 +293,14 @@ def test_generation_with_a_cache(fk, build, kind, random):
 def test_a_rotation_of_others_is_called(fk, build, random):
     from keras_hub.src.models.smollm3.smollm3_layers import SmolLM3RotaryEmbedding
 
-    class Turned(SmolLM3RotaryEmbedding):
+    class CustomRotation(SmolLM3RotaryEmbedding):
         def call(self, x, start_index=0):
             return super().call(x, start_index=start_index)[::-1]
 
     model = build()
     for layer in model._flatten_layers():
         if type(layer) is SmolLM3RotaryEmbedding:
-            layer.__class__ = Turned
+            layer.__class__ = CustomRotation
     inputs = batch(random, model)
     plain = values(model(inputs))
     converted(fk, model)
@@ -309,7 +309,7 @@ def test_a_rotation_of_others_is_called(fk, build, random):
 
 
 @pytest.mark.parametrize("build", ["gemma4"], indirect=True)
-def test_a_block_with_experts_is_kept(fk, build, capsys):
+def test_a_block_with_experts_is_skipped(fk, build, capsys):
     fk.convert(build(enable_moe_block=True, num_experts=2, expert_intermediate_dim=16, num_experts_per_token=1))
     assert "kept Gemma4TextDecoderBlock (2): it has experts beside its gate" in capsys.readouterr().out
 
@@ -325,7 +325,7 @@ def gemma4_block(random, layer_input=8):
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 @pytest.mark.parametrize("converted_first", [False, True])
 def test_a_quantized_gemma4_block_is_kept(fk, hub, mode, converted_first, random, capsys):
-    """KerasHub's own result has no scales in it."""
+    """KerasHub's own result ignores the scales."""
 
     def quantize():
         for dense in (block.gating_ffw, block.gating_ffw_2, block.ffw_linear):
@@ -415,7 +415,7 @@ print(json.dumps({"names": names, "kinds": kinds, "y": keras.ops.convert_to_nump
 
 
 def test_layers_of_a_functional_model_are_loaded_by_a_process_without_them(keras, fk, hub, tf_backend, tmp_path):
-    """Which has imported fusedops.tf.keras only."""
+    """The process has imported fusedops.tf.keras only."""
     from keras_hub.src.models.gemma.gemma_decoder_block import GemmaDecoderBlock
     from keras_hub.src.models.gemma3.gemma3_decoder_block import Gemma3DecoderBlock
     from keras_hub.src.models.gemma3.gemma3_layers import RMSNormalization

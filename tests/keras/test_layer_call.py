@@ -1,4 +1,5 @@
-"""The short way past `keras.layers.Layer.__call__`: where it is taken, and every situation that Keras has to see."""
+"""The fast path around `keras.layers.Layer.__call__`: when layers take it, and every call that must go through
+Keras."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ NORM = Case("LayerNormalization", shape=(3, 8))
 
 
 @pytest.fixture
-def seen(tf_backend, monkeypatch):
-    """The layers of ours that Keras has called so far."""
+def keras_calls(tf_backend, monkeypatch):
+    """The fusedops layers that Keras has called so far."""
     load_keras()
     from keras.src.ops.operation import Operation
 
@@ -39,81 +40,81 @@ def seen(tf_backend, monkeypatch):
 
 
 def called(layer, x):
-    """A layer that has been called, and would take the short way."""
+    """A layer that has been called and is ready for the fast path."""
     layer(x)
     return layer
 
 
 @pytest.fixture
-def norm(tf_backend, seen, random):
-    """One that is ready for the short way, and what it takes."""
+def norm(tf_backend, keras_calls, random):
+    """A layer that is ready for the fast path, and its input."""
     x = tensors(NORM, tf_backend, "float32", random)
     layer = called(ours(NORM, "float32"), x)
-    seen.clear()
+    keras_calls.clear()
     return layer, x
 
 
 @pytest.mark.parametrize("policy", ["float64", "float32", "bfloat16", "mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("case", LAYERS, ids=str)
-def test_the_bits_are_those_of_the_long_way(tf_backend, seen, case, policy, random):
+def test_the_bits_are_those_of_the_long_way(tf_backend, keras_calls, case, policy, random):
     tf, keras = tf_backend.tf, load_keras()
     from keras.src.backend import AutocastScope
 
     layer = ours(case, policy)
     x = tensors(case, tf_backend, layer.compute_dtype, random)
     layer(x)
-    assert seen == [layer]  # which builds it
+    assert keras_calls == [layer]  # the call that builds it
     fine = [random.normal(size=weight.shape) for weight in layer.weights]
     layer.set_weights(fine)
     direct = value_and_gradients(tf_backend, layer, x, layer.trainable_variables)
     if case.inputs == 2:
         for y, expected in zip([*layer(*x), *layer(tuple(x))], 2 * direct[:2], strict=True):
             assert_same_bits(y.numpy(), expected)
-    with AutocastScope("float16"):  # as within a layer of another dtype, to which Keras casts the variables it reads
+    with AutocastScope("float16"):  # as inside a layer of another dtype, for which Keras casts variables
         for y, expected in zip(tf.nest.flatten(layer(x)), direct, strict=False):
             assert_same_bits(y.numpy(), expected)
-    assert seen == [layer]
+    assert keras_calls == [layer]
     expected = value_and_gradients(
         tf_backend, lambda x: keras.layers.Layer.__call__(layer, x), x, layer.trainable_variables
     )
-    assert seen == [layer, layer]
+    assert keras_calls == [layer, layer]
     for got, value in zip(direct, expected, strict=True):
         assert_same_bits(got, value)
     assert [y.dtype.name for y in tf.nest.flatten(layer(x))] == [layer.compute_dtype] * case.inputs
 
 
-def test_a_layer_whose_class_was_assigned(tf_backend, seen, random):
+def test_a_layer_whose_class_was_assigned(tf_backend, keras_calls, random):
     keras = load_keras()
     x = tensors(NORM, tf_backend, "float32", random)
     layer = called(keras.layers.LayerNormalization(), x)
     layer.__class__ = type(ours(NORM, "float32"))
     layer(x)
-    assert seen == []
+    assert keras_calls == []
 
 
-def test_what_is_not_built_or_was_not_called(tf_backend, seen, random):
+def test_what_is_not_built_or_was_not_called(tf_backend, keras_calls, random):
     x = tensors(NORM, tf_backend, "float32", random)
     layer = ours(NORM, "float32")
     layer.build(x.shape)
     layer(x)
-    assert seen == [layer]
+    assert keras_calls == [layer]
     with pytest.raises(RuntimeError, match="after the layer has been called"):
         layer._register_call_context_args("phase")
     layer.built = False
-    with pytest.raises(ValueError, match="to a layer that is already built"):  # Keras tries
+    with pytest.raises(ValueError, match="to a layer that is already built"):  # Keras tries to build again
         layer(x)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras copies an array as NumPy 1 did
 @pytest.mark.parametrize("given", ["numpy", "variable", "float64", "bfloat16", "keyword", "two"])
-def test_other_inputs_than_a_tensor_of_the_layers_dtype(tf_backend, seen, given, random):
+def test_other_inputs_than_a_tensor_of_the_layers_dtype(tf_backend, keras_calls, given, random):
     tf, keras = tf_backend.tf, load_keras()
     case = Case("RMSNormalization", shape=(3, 8))
     x = tensors(case, tf_backend, "float32", random)
     layer = called(ours(case, "float32"), x)
-    seen.clear()
+    keras_calls.clear()
     expected = layer(x)
-    assert seen == []
+    assert keras_calls == []
     if given == "keyword":
         y = layer(x=x)
     elif given == "two":
@@ -123,7 +124,7 @@ def test_other_inputs_than_a_tensor_of_the_layers_dtype(tf_backend, seen, given,
     else:
         cast = {"numpy": x.numpy, "variable": lambda: keras.Variable(x)}
         y = layer(cast.get(given, lambda: tf.cast(x, given))())
-    assert seen == [layer]
+    assert keras_calls == [layer]
     assert y.dtype == tf.float32
     assert_same_bits(y.numpy(), expected.numpy())
 
@@ -136,28 +137,28 @@ def test_what_is_no_tensor_is_an_error(norm):
         layer([x])
 
 
-def test_one_of_two_inputs_is_another(tf_backend, seen, random):
+def test_one_of_two_inputs_is_another(tf_backend, keras_calls, random):
     tf = tf_backend.tf
     case = Case("AddRMSNormalization", shape=(3, 8), inputs=2)
     x, residual = tensors(case, tf_backend, "float32", random)
     layer = called(ours(case, "mixed_bfloat16"), [x, residual])
     half = tf.cast(residual, tf.bfloat16)
-    seen.clear()
+    keras_calls.clear()
     for inputs in ([x, half], (half, x), [half.numpy(), half]):
         assert [y.dtype for y in layer(inputs)] == [tf.bfloat16] * 2
-    assert seen == [layer] * 3
+    assert keras_calls == [layer] * 3
     layer([half, half])
-    assert seen == [layer] * 3
+    assert keras_calls == [layer] * 3
     with pytest.raises(ValueError, match=r"takes two tensors, layer\(x, residual\)"):
         layer(half)
 
 
 @pytest.mark.parametrize("case", LAYERS, ids=str)
-def test_a_mask_has_its_effect(tf_backend, seen, case, random):
+def test_a_mask_has_its_effect(tf_backend, keras_calls, case, random):
     tf = tf_backend.tf
     x = tensors(case, tf_backend, "float32", random)
     layer = called(ours(case, "float32"), x)
-    seen.clear()
+    keras_calls.clear()
     first = tf.nest.flatten(x)[0]
     first._keras_mask = first > 0
     if case.layer == "RMSNormalization":
@@ -169,10 +170,10 @@ def test_a_mask_has_its_effect(tf_backend, seen, case, random):
         np.testing.assert_array_equal(y._keras_mask, first._keras_mask)
     if case.layer == "Softmax":
         assert not outputs[0].numpy()[first.numpy() <= 0].any()
-    assert seen == [layer]
+    assert keras_calls == [layer]
 
 
-def test_a_mask_of_softmax_is_no_second_input(tf_backend, seen, random):
+def test_a_mask_of_softmax_is_no_second_input(tf_backend, keras_calls, random):
     case = Case("Softmax", shape=(3, 8))
     x = tensors(case, tf_backend, "float32", random)
     layer = called(ours(case, "float32"), x)
@@ -180,17 +181,18 @@ def test_a_mask_of_softmax_is_no_second_input(tf_backend, seen, random):
     assert_same_bits(layer(x, keep).numpy(), layer(x, mask=keep).numpy())
 
 
-def test_losses_find_the_logits_of_a_direct_softmax(tf_backend, seen):
+def test_losses_find_the_logits_of_a_direct_softmax(tf_backend, keras_calls):
     tf, keras = tf_backend.tf, load_keras()
     logits = tf.constant([[0.0, 60.0, -60.0]])
     layer = called(ours(Case("Softmax"), "float32"), logits)
     loss = keras.losses.sparse_categorical_crossentropy(tf.constant([2]), layer(logits))
     np.testing.assert_allclose(loss, [120.0], rtol=1e-6)
-    assert seen == [layer]
+    assert keras_calls == [layer]
 
 
-def test_losses_of_a_layer(tf_backend, norm, seen):
-    """Those of the call before are cleared, also of a layer within, and those of an activity added."""
+def test_losses_of_a_layer(tf_backend, norm, keras_calls):
+    """Losses of the previous call are cleared, also those of an inner layer; those of an activity regularizer are
+    added."""
     tf, keras = tf_backend.tf, load_keras()
     layer, x = norm
     theirs = keras.layers.LayerNormalization(activity_regularizer=keras.regularizers.L2(0.5))
@@ -210,44 +212,44 @@ def test_losses_of_a_layer(tf_backend, norm, seen):
     assert outer.losses == []
 
 
-def test_losses_in_a_stateless_scope(tf_backend, norm, seen):
+def test_losses_in_a_stateless_scope(tf_backend, norm, keras_calls):
     tf, keras = tf_backend.tf, load_keras()
     layer, x = norm
     gamma = 2 * tf.ones_like(layer.gamma)
     expected = 2 * layer(x)
     with keras.StatelessScope(state_mapping=[(layer.gamma, gamma)], collect_losses=True) as scope:
         np.testing.assert_allclose(layer(x), expected, rtol=1e-6)
-        assert seen == []
+        assert keras_calls == []
         layer.add_loss(tf.constant(1.0))
         layer(x)
         assert scope.losses == []
 
 
-def test_what_no_kernel_does(tf_backend, seen, random):
+def test_what_no_kernel_does(tf_backend, keras_calls, random):
     case = Case("LayerNormalization", {"axis": 1}, shape=(4, 8, 8))
     x = tensors(case, tf_backend, "float32", random)
     layer = called(ours(case, "float32"), x)
     layer(x)
-    assert seen == [layer, layer]
+    assert keras_calls == [layer, layer]
 
 
-def test_graphs_and_symbols(tf_backend, norm, seen):
-    """Also a function that computes from nothing but constants."""
+def test_graphs_and_symbols(tf_backend, norm, keras_calls):
+    """Also a function that computes from constants only."""
     tf, keras = tf_backend.tf, load_keras()
     layer, x = norm
     for function, inputs in ((layer, [x]), (lambda: layer(x), [])):
         graph = tf.function(function).get_concrete_function(*inputs)
         assert any(op.name.startswith(layer.name) for op in graph.graph.get_operations())
-    assert seen == [layer, layer]
+    assert keras_calls == [layer, layer]
     symbol = keras.Input((8,))
     model = keras.Model(symbol, layer(symbol))
     assert [each.name for each in model.layers[1:]] == [layer.name]
-    seen.clear()
+    keras_calls.clear()
     assert_same_bits(model(x).numpy(), layer(x).numpy())
-    assert seen == []
+    assert keras_calls == []
 
 
-def test_a_subclass_computes_what_it_likes(tf_backend, seen, random):
+def test_a_subclass_computes_what_it_likes(tf_backend, keras_calls, random):
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
@@ -282,7 +284,7 @@ def test_a_subclass_computes_what_it_likes(tf_backend, seen, random):
     np.testing.assert_array_equal(called(Masking(), x)(x)._keras_mask, x > 0)
 
 
-def test_what_is_set_on_a_layer(tf_backend, norm, seen):
+def test_what_is_set_on_a_layer(tf_backend, norm, keras_calls):
     keras = load_keras()
     layer, x = norm
     layer.input_spec = keras.layers.InputSpec(ndim=2)
@@ -296,7 +298,7 @@ def test_what_is_set_on_a_layer(tf_backend, norm, seen):
     assert_same_bits(layer(x).numpy(), -x.numpy())
 
 
-def test_calls_of_all_layers_are_wrapped(norm, seen, monkeypatch):
+def test_calls_of_all_layers_are_wrapped(norm, keras_calls, monkeypatch):
     keras = load_keras()
     layer, x = norm
     wrapped, call = [], keras.layers.Layer.__call__
@@ -310,14 +312,14 @@ def test_calls_of_all_layers_are_wrapped(norm, seen, monkeypatch):
     assert wrapped == [layer]
 
 
-def test_the_call_of_a_class_is_replaced(norm, seen, monkeypatch):
+def test_the_call_of_a_class_is_replaced(norm, keras_calls, monkeypatch):
     layer, x = norm
     monkeypatch.setattr(type(layer), "call", lambda self, inputs: -inputs)
     assert_same_bits(layer(x).numpy(), -x.numpy())
-    assert seen == [layer]
+    assert keras_calls == [layer]
 
 
-def test_a_keras_that_is_not_known(norm, seen, monkeypatch):
+def test_a_keras_that_is_not_known(norm, keras_calls, monkeypatch):
     """Calls were wrapped before fusedops was imported, or another Keras's layers have other attributes."""
     keras = load_keras()
     from fusedops.tf.keras import direct
@@ -340,11 +342,11 @@ def test_a_keras_that_is_not_known(norm, seen, monkeypatch):
             assert not direct._is_keras_known()
     monkeypatch.setattr(direct, "_KERAS_IS_KNOWN", False)
     layer(x)
-    assert seen == [layer]
+    assert keras_calls == [layer]
 
 
-def test_what_is_computed_again_after_an_error(tf_backend, norm, seen, monkeypatch):
-    """Only what Keras can say more of: neither what did not fit into memory, nor a fault of this package."""
+def test_what_is_computed_again_after_an_error(tf_backend, norm, keras_calls, monkeypatch):
+    """Keras repeats a call to raise a better error, but not if memory was exhausted or this package has a fault."""
     tf = tf_backend.tf
     layer, x = norm
     for error, again in (
@@ -361,21 +363,21 @@ def test_what_is_computed_again_after_an_error(tf_backend, norm, seen, monkeypat
         monkeypatch.setattr(type(layer), "_fused", fail)
         with pytest.raises(type(error)):
             layer(x)
-        assert seen == again
+        assert keras_calls == again
         assert len(calls) == 1 + len(again)
 
 
-def test_other_ways_to_compute(tf_backend, seen, random):
-    """Rematerialized, quantized, which Keras refuses, or with outputs that are laid out over devices."""
+def test_other_ways_to_compute(tf_backend, keras_calls, random):
+    """Rematerialized, quantized, which Keras refuses, or with outputs distributed over devices."""
     keras = load_keras()
     x = tensors(NORM, tf_backend, "float32", random)
     expected = value_and_gradients(tf_backend, called(ours(NORM, "float32"), x), x)
     with keras.RematScope(mode="full"):
         layer = called(ours(NORM, "float32"), x)
-    seen.clear()
+    keras_calls.clear()
     for got, value in zip(value_and_gradients(tf_backend, layer, x), expected, strict=True):
         assert_same_bits(got, value)
-    assert seen == [layer]
+    assert keras_calls == [layer]
 
     layer = called(ours(NORM, "float32"), x)
     layer._dtype_policy = keras.dtype_policies.get("int8_from_float32")
@@ -400,8 +402,8 @@ def test_other_ways_to_compute(tf_backend, seen, random):
 
 
 @pytest.mark.parametrize("case", LAYERS[:2] + LAYERS[4:], ids=str)
-def test_an_error_tells_of_the_layer(tf_backend, seen, case, random):
-    """As Keras's `__call__` has it."""
+def test_an_error_tells_of_the_layer(tf_backend, keras_calls, case, random):
+    """The text is that of Keras's `__call__`."""
     keras = load_keras()
     layer = called(ours(case, "float32"), tensors(case, tf_backend, "float32", random))
     wrong = tensors(Case(case.layer, shape=(4, 9), inputs=case.inputs), tf_backend, "float32", random)

@@ -1,4 +1,4 @@
-"""The Keras layers: values and gradients against Keras's own, policies, axes, masks, configs, what is left to Keras."""
+"""The Keras layers: values and gradients against Keras's own, policies, axes, masks, configs, calls left to Keras."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.helpers.specification import any_order
 pytestmark = pytest.mark.filterwarnings("ignore:You passed `rms_scaling=True`")
 CASES = pytest.mark.parametrize("case", FUSED, ids=str)
 ALL = pytest.mark.parametrize("case", FUSED + FALLBACKS, ids=str)
-# Beside the result's own, roundings to the layer's dtype: the product, its sum with the bias, the activation; the
-# upstream gradient's way back through them.
+# Besides the result's own, roundings to the layer's dtype: the product, its sum with the bias, the activation; the
+# upstream gradient through each of them.
 STORED = 6
 
 
@@ -47,11 +47,11 @@ def _before(version):
 def is_left_to_keras(case):
     from fusedops.tf.keras.dense import has_gpu
 
-    return case.fallback or (case.on_gpus and not has_gpu())
+    return case.is_fallback or (case.needs_gpu and not has_gpu())
 
 
 def built(case, backend, dtype, random):
-    """Our layer and Keras's in this dtype, and Keras's in float64, all with the same weights."""
+    """The fusedops layer and Keras's in this dtype, and Keras's in float64, all with the same weights."""
     layers = ours(case, dtype), reference(case, dtype), reference(case, "float64")
     for layer in layers:
         layer(tensors(case, backend, "float64", random))
@@ -70,7 +70,9 @@ def test_values_and_gradients(tf_backend, case, policy, random):
     got = value_and_gradients(tf_backend, layer, inputs)
     of_keras = value_and_gradients(tf_backend, keras_layer, inputs)
     assert [array.dtype for array in got] == [array.dtype for array in of_keras]
-    if layer.why_not() and case.on_gpus:  # Keras's code, whose products of bfloat16 are inexact on CPUs without AVX-512
+    if (
+        layer.why_not() and case.needs_gpu
+    ):  # Keras's code, whose products of bfloat16 are inexact on CPUs without AVX-512
         for value, expected in zip(got, of_keras, strict=True):
             assert_same_bits(value, expected)
         return
@@ -79,13 +81,13 @@ def test_values_and_gradients(tf_backend, case, policy, random):
         zip(got, value_and_gradients(tf_backend, exact_layer, exact_inputs), strict=True)
     ):
         magnitude = np.full(exact.shape, np.abs(exact).max())
-        # Both the layer and the reference err: the reference in float64 counts only beside float64.
+        # Both the layer and the reference err: the reference in float64 matters only for float64.
         assert_accurate(value, exact, magnitude, 4 * any_order(terms), f"result {i}", storage=(STORED, dtype))
 
 
 @pytest.mark.parametrize("case", [case for case in FUSED if case.layer in ("Dense", "EinsumDense")], ids=str)
 def test_products_as_where_there_is_a_gpu(tf_cpu, case, random, monkeypatch):
-    """The way through `linear`, also with batch and sequence unknown."""
+    """The path through `linear`, also with unknown batch and sequence sizes."""
     from fusedops.tf.keras import dense
 
     monkeypatch.setattr(dense, "has_gpu", lambda: True)
@@ -106,7 +108,7 @@ def test_products_as_where_there_is_a_gpu(tf_cpu, case, random, monkeypatch):
 @pytest.mark.parametrize("case", FALLBACKS, ids=str)
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_what_is_left_to_keras_has_its_bits(tf_backend, case, policy, random):
-    """Of products on a GPU the accuracy: computed again, they may be summed by another algorithm."""
+    """Products on a GPU are compared by accuracy: a repeated product may use another algorithm."""
     tf = tf_backend.tf
     layer, keras_layer, exact_layer = built(case, tf_backend, policy, random)
     exact_inputs = tensors(case, tf_backend, "float64", random)
@@ -122,7 +124,7 @@ def test_what_is_left_to_keras_has_its_bits(tf_backend, case, policy, random):
 
 
 def test_reasons(tf_cpu, random):
-    """What it is that the kernel does not do."""
+    """The reason why a call is left to Keras's code."""
     for name, arguments, reason in (
         ("LayerNormalization", {"axis": 1}, "axis 1 is not the last"),
         ("RMSNormalization", {"axis": [-2, -1]}, "axis [-2, -1] is not one"),
@@ -150,7 +152,7 @@ def test_reasons(tf_cpu, random):
 
 
 def test_quantized_and_lora(tf_cpu, random):
-    """Both as in Keras's Dense."""
+    """Both work as in Keras's Dense."""
     case = Case("Dense", {"units": 16, "activation": "gelu"})
     x = tensors(case, tf_cpu, "float32", random)
     for change in (lambda layer: layer.quantize("int8"), lambda layer: layer.enable_lora(2)):
@@ -171,7 +173,7 @@ def test_quantized_and_lora(tf_cpu, random):
 
 @pytest.mark.parametrize("name", ["RMSNormalization", "LayerNormalization", "Softmax"])
 def test_inputs_that_are_no_floats(tf_backend, name, random):
-    """Layers do not cast integers; Keras's code says what becomes of them."""
+    """Layers do not cast integers; Keras's code decides about them."""
     tf, case = tf_backend.tf, Case(name)
     x = tf.constant(random.integers(-5, 5, size=(3, 8)), tf.int32)
     layers = ours(case, "float32"), reference(case, "float32")
@@ -189,7 +191,7 @@ def test_inputs_that_are_no_floats(tf_backend, name, random):
 @pytest.mark.parametrize("given", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["RMSNormalization", "LayerNormalization", "Softmax", "Dense"])
 def test_inputs_of_another_dtype(tf_backend, name, given, policy, random):
-    """Keras casts the inputs of all layers but LayerNormalization, which casts its output."""
+    """Keras casts the inputs of all layers except LayerNormalization, which casts its output."""
     case = Case(name, {"units": 4, "activation": "gelu"} if name == "Dense" else {})
     layer, keras_layer, exact_layer = built(case, tf_backend, policy, random)
     x = tensors(case, tf_backend, given, random)
@@ -202,7 +204,7 @@ def test_inputs_of_another_dtype(tf_backend, name, given, policy, random):
 
 
 def test_activation_functions(tf_cpu):
-    """Which of them the kernel has is asked of the function itself, however it was named."""
+    """The function itself, not its name, decides if the kernel has it."""
     keras = load_keras()
     import fusedops.tf.keras as fk
 
@@ -251,7 +253,7 @@ def test_approximate_gelu_is_saved(tf_cpu, tmp_path):
 
 @ALL
 def test_config(tf_cpu, case):
-    """The one of Keras, and a layer made from it has it again."""
+    """The config is Keras's, and a layer created from it returns it again."""
     layer = ours(case, "mixed_bfloat16", name="layer")
     config = layer.get_config()
     again = type(layer).from_config(config)
@@ -325,7 +327,7 @@ def test_not_trainable(tf_backend, case, random):
 
 @CASES
 def test_built_before_it_is_called(tf_backend, case, random):
-    """By shapes alone, as when a model is loaded; the batch may be unknown."""
+    """Built from shapes alone, as when a model is loaded; the batch may be unknown."""
     shape = (None, *case.shape[1:])
     layer, called = ours(case, "float32"), ours(case, "float32")
     called(tensors(case, tf_backend, "float32", random))
@@ -344,9 +346,10 @@ def test_built_before_it_is_called(tf_backend, case, random):
 @ALL
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_symbolic(tf_backend, case, policy, random):
-    """In the functional API, batch and sequence unknown: shapes and dtypes of results, and the bits of the layer."""
+    """In the functional API with unknown batch and sequence sizes: shapes and dtypes of results, and the layer's
+    bits."""
     tf, keras = tf_backend.tf, load_keras()
-    free = [1] if case.shape[1] != case.shape[-1] and not case.fallback and len(case.shape) > 2 else []
+    free = [1] if case.shape[1] != case.shape[-1] and not case.is_fallback and len(case.shape) > 2 else []
     shape = [None if i in free else size for i, size in enumerate(case.shape)][1:]
     if case.arguments.get("feature_axis") == 1:
         shape = list(case.shape[1:])
@@ -364,24 +367,25 @@ def test_symbolic(tf_backend, case, policy, random):
         assert all(size in (None, real) for size, real in zip(symbol.shape, result.shape, strict=True))
         assert_same_bits(result.numpy(), expected.numpy())
         magnitude = np.full(expected.shape, np.abs(expected.numpy()).astype(float).max())
-        storage = (STORED, layer.compute_dtype)  # graph optimizers may reorder what Keras computes
+        storage = (STORED, layer.compute_dtype)  # graph optimizers may reorder Keras's operations
         assert_accurate(traced.numpy(), expected.numpy(), magnitude, 4 * any_order(case.shape[-1]), storage=storage)
 
 
 @CASES
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_under_xla(tf_backend, case, policy, random):
-    """Values and gradients, of an unknown batch."""
+    """Values and gradients with an unknown batch."""
     from fusedops.tf import xla
 
     if xla.fault:
         pytest.skip("the XLA kernels are not loaded")
     tf = tf_backend.tf
     layer = built(case, tf_backend, policy, random)[0]
-    if layer.why_not() and case.on_gpus:
+    if layer.why_not() and case.needs_gpu:
         pytest.skip("Keras's own code, whose products of bfloat16 are inexact on CPUs without AVX-512")
     inputs = tensors(case, tf_backend, layer.compute_dtype, random)
-    if case.arguments.get("activation") == "relu":  # in quarters no product is so near 0 that it is rounded across it
+    # in multiples of 1/4 no product is so near 0 that it is rounded across it
+    if case.arguments.get("activation") == "relu":
         layer.set_weights([np.rint(4 * weight) / 4 for weight in layer.get_weights()])
         inputs = tf.nest.map_structure(lambda x: tf.round(4 * x) / 4, inputs)
     signature = tf.nest.map_structure(lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), inputs)
@@ -392,12 +396,14 @@ def test_under_xla(tf_backend, case, policy, random):
     terms = max(case.shape[-1], int(np.prod(case.shape[:-1])))
     for i, (got, expected) in enumerate(zip(*results, strict=True)):
         magnitude = np.full(expected.shape, np.abs(expected).astype(float).max())
-        storage = (STORED, layer.compute_dtype)  # XLA may keep what eager code rounds to 16 bits
+        # XLA may keep intermediate values in float32 that eager code rounds to 16 bits
+        storage = (STORED, layer.compute_dtype)
         assert_accurate(got, expected, magnitude, 4 * any_order(terms), f"result {i}", storage=storage)
 
 
 def test_mask_passes(tf_backend):
-    """From an Embedding through every layer of which Keras's passes it, and through those that Keras does not have."""
+    """A mask passes from an Embedding through every layer whose Keras version passes it, and through layers that Keras
+    lacks."""
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
@@ -432,7 +438,7 @@ def test_rms_normalization_drops_the_mask_as_keras_does(tf_cpu):
 @pytest.mark.parametrize("kind", ["bool", "int32", "uint8", "float32"])
 @pytest.mark.parametrize("shape", [(2, 5, 6), (5, 6), (6,), (1, 1, 6), (2, 5, 1), (5, 1)])
 def test_softmax_mask(tf_backend, shape, kind, policy, random):
-    """Rows with nothing kept, too: zeros."""
+    """Fully masked rows give zeros."""
     tf = tf_backend.tf
     case = Case("Softmax", shape=(2, 5, 6))
     keep = random.random(size=shape) < 0.5
@@ -446,7 +452,7 @@ def test_softmax_mask(tf_backend, shape, kind, policy, random):
     assert np.isfinite(tape.gradient(y, x, tf.ones_like(y)).numpy().astype(float)).all()
     expected, exact = keras_layer(x, mask=mask), exact_layer(tf.cast(x, tf.float64), mask=mask)
     assert y.dtype == expected.dtype
-    if kind != "bool" and _before("3.13"):  # where its elements were factors
+    if kind != "bool" and _before("3.13"):  # its elements were factors
         assert_same_bits(y.numpy(), expected.numpy())
         return
     assert not y.numpy()[~np.broadcast_to(keep, case.shape)].any()
@@ -454,7 +460,7 @@ def test_softmax_mask(tf_backend, shape, kind, policy, random):
 
 
 def test_softmax_takes_the_mask_of_its_input(tf_backend):
-    """Keras hands it over: [batch, columns] of an input of that shape."""
+    """Keras passes on [batch, columns] for an input of that shape."""
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
@@ -470,7 +476,7 @@ def test_softmax_takes_the_mask_of_its_input(tf_backend):
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
 def test_losses_find_the_logits_before_a_softmax(tf_backend, loss):
-    """Keras's losses do not take the logarithm of a probability that rounded to 0 or 1."""
+    """Keras's losses do not take the logarithm of a probability rounded to 0 or 1."""
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 
@@ -491,7 +497,7 @@ def test_losses_find_the_logits_before_a_sigmoid(tf_backend):
 
 
 def test_two_inputs(tf_backend, random):
-    """As two arguments, a list or a tuple; of two dtypes, they get the layer's."""
+    """As two arguments, a list or a tuple; inputs of two dtypes are cast to the layer's."""
     tf = tf_backend.tf
     for name in ("AddLayerNormalization", "AddRMSNormalization"):
         case = Case(name, inputs=2)
@@ -529,7 +535,7 @@ def test_rotary_positions(tf_backend, case, random):
 
 @pytest.mark.parametrize("policy", ["float16", "bfloat16", "mixed_float16", "mixed_bfloat16"])
 def test_rotary_positions_are_not_rounded(tf_backend, policy, random):
-    """To the 16 bits of the layer, of which most positions have more."""
+    """The layer's 16 bits could not hold most positions."""
     tf, keras = tf_backend.tf, load_keras()
     case = Case("RotaryEmbedding")
     layer, x = ours(case, policy), tensors(case, tf_backend, "float32", random)
@@ -565,7 +571,7 @@ def test_rotary_errors(tf_cpu):
 @pytest.mark.parametrize("axis", [-1, 1])
 @pytest.mark.parametrize("name", ["AddLayerNormalization", "AddRMSNormalization"])
 def test_wrong_inputs_of_an_added_normalization(tf_backend, name, axis):
-    """Symbols as tensors, and where Keras's own code would broadcast."""
+    """Symbolic and eager tensors, including shapes that Keras's own code would broadcast."""
     tf, keras = tf_backend.tf, load_keras()
     case = Case(name, {"axis": axis})
     for make in (lambda shape: keras.Input(shape[1:]), tf.ones):
@@ -610,7 +616,7 @@ def test_units_of_a_gated_dense(tf_cpu, units):
 
 
 def test_weights_are_used_as_they_are_stored(tf_backend, random):
-    """Under a mixed policy float32 weights are not rounded to the 16 bits of the input: only the result is."""
+    """Under a mixed policy float32 weights are not rounded to the input's 16 bits: only the result is."""
     tf = tf_backend.tf
     for name in ("RMSNormalization", "LayerNormalization", "AddRMSNormalization", "AddLayerNormalization"):
         case = Case(name, inputs=2 if name.startswith("Add") else 1)
@@ -619,7 +625,7 @@ def test_weights_are_used_as_they_are_stored(tf_backend, random):
         layer.set_weights(fine)
         exact_layer.set_weights(fine)
         inputs = tensors(Case(name), tf_backend, "bfloat16", random)
-        inputs = [inputs, inputs] if case.inputs > 1 else inputs  # whose sum is not rounded
+        inputs = [inputs, inputs] if case.inputs > 1 else inputs  # their sum is not rounded
         y, exact = (
             tf.nest.flatten(each(tf.nest.map_structure(lambda x, dtype=dtype: tf.cast(x, dtype), inputs)))[0].numpy()
             for each, dtype in ((layer, "bfloat16"), (exact_layer, "float64"))
@@ -628,7 +634,7 @@ def test_weights_are_used_as_they_are_stored(tf_backend, random):
 
 
 def test_a_converted_layer_is_one_of_ours(tf_backend, random):
-    """Its class is all that makes a layer ours, built or not."""
+    """Only the class differs, built or not."""
     for case in (case for case in FUSED if case.is_keras):
         x = tensors(case, tf_backend, "float32", random)
         original, mine = getattr(load_keras().layers, case.layer), ours(case, "float32")
@@ -648,14 +654,15 @@ def test_a_converted_layer_is_one_of_ours(tf_backend, random):
 
 
 def test_supports_jit(tf_cpu, monkeypatch):
-    """If XLA does not know the operators, only what Keras's own code computes; and never what was set to False."""
+    """Without the operators in XLA, only layers computed by Keras's own code support jit; layers set to False never
+    do."""
     from fusedops.tf import xla
 
     for fault in (None, "the library is not there"):
         monkeypatch.setattr(xla, "fault", fault)
         for case in FUSED + FALLBACKS:
             layer = ours(case, "float32")
-            if case.layer != "Softmax":  # which is never built, and does not know its rank
+            if case.layer != "Softmax":  # a Softmax is never built, and does not know its rank
                 layer.build([case.shape] * 2 if case.inputs > 1 else case.shape)
                 assert layer.supports_jit == (fault is None or is_left_to_keras(case))
             layer.supports_jit = False
@@ -668,7 +675,7 @@ def test_supports_jit(tf_cpu, monkeypatch):
 
 
 def test_an_import_without_keras(tf_cpu, monkeypatch):
-    """What is missing, and what to do."""
+    """The error names the missing package and the remedy."""
     keras = load_keras()
     from fusedops.tf.keras import versions
 
@@ -708,7 +715,7 @@ def test_the_pinned_versions_of_keras_are_among_the_tested(tf_cpu):
 
 
 def test_numbers_survive_every_dtype(random):
-    """What the tolerances count on."""
+    """The tolerances rely on this."""
     x = numbers((100,), random)
     for dtype in ("float32", "float16"):
         assert_same_bits(x.astype(dtype).astype(float), x)

@@ -14,13 +14,14 @@ from tests.helpers.specification import any_order
 
 ROWS, CLASSES = (4, 6), 33
 REDUCTIONS = ("sum_over_batch_size", "sum", "mean", "mean_with_sample_weight", "none", None)
-# To the loss's dtype: the loss, its weight, the weight that the mask gives, their product, the mean. Gradients as many.
+# Roundings to the loss's dtype: the loss, its weight, the mask's weight, their product, the mean. Gradients have as
+# many.
 STORED = 5
 DTYPES = pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 
 
 def losses(**options):
-    """Ours and Keras's."""
+    """The losses of fusedops and of Keras."""
     import fusedops.tf.keras
 
     return tuple(
@@ -49,13 +50,14 @@ def value_and_gradient(backend, loss, labels, logits, *arguments, mask=None):
 
 
 def assert_like_keras(backend, results, exact, dtype):
-    """Keras's values in float64 are right; its results have the dtypes and shapes of ours. `dtype` is the loss's."""
+    """Keras's values in float64 are the reference; its results have the dtypes and shapes of fusedops's. `dtype` is the
+    loss's."""
     (value, gradient), (their_value, their_gradient) = results
     assert (value.dtype, value.shape) == (their_value.dtype, their_value.shape)
     assert (gradient.dtype, gradient.shape) == (their_gradient.dtype, their_gradient.shape)
     terms = any_order(CLASSES + ROWS[0] * ROWS[1])
     for got, right in zip((value, gradient), exact, strict=True):
-        of_logits = gradient.dtype.name if got is gradient else "float64"  # the logits themselves are given, and exact
+        of_logits = gradient.dtype.name if got is gradient else "float64"  # the logits are inputs, and exact
         coarser = max(dtype, of_logits, key=lambda dtype: ml_dtypes.finfo(dtype).eps)
         assert_accurate(got, right, np.full(right.shape, np.abs(right).max()), 4 * terms, storage=(STORED, coarser))
 
@@ -64,11 +66,11 @@ def assert_like_keras(backend, results, exact, dtype):
 @pytest.mark.parametrize("weights", ["none", "scalar", "row", "rows", "column"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_options(tf_backend, reduction, weights, dtype, random):
-    """With masks and classes to ignore, in all combinations."""
+    """With masks and ignored classes, in all combinations."""
     tf = tf_backend.tf
     shape = {"scalar": (), "row": ROWS[:1], "rows": ROWS, "column": (*ROWS, 1)}.get(weights)
     if weights == "row" and reduction != "none":
-        shape = (ROWS[0], 1)  # which broadcasts
+        shape = (ROWS[0], 1)  # broadcasts
     elif weights == "row":
         shape = (ROWS[1],)
     sample_weight = () if shape is None else (random.random(size=shape),)
@@ -99,7 +101,7 @@ def test_dtype_of_the_loss(tf_backend, dtype, of_loss, random):
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "uint8", "int16", "float32", "float64", "numpy", "column"])
 def test_labels(tf_backend, kind, random):
-    """Whatever Keras takes for labels, and in its shapes."""
+    """All kinds and shapes of labels that Keras accepts."""
     tf = tf_backend.tf
     labels, logits = data(tf_backend, "float32", random)
     changed = {"numpy": lambda: labels.numpy(), "column": lambda: labels[..., None]}
@@ -110,8 +112,8 @@ def test_labels(tf_backend, kind, random):
         np.testing.assert_allclose(result, right, rtol=1e-5, atol=1e-7)
 
 
-def test_labels_that_no_float32_holds(tf_cpu):
-    """Keras rounds labels to float32, and takes 2**24 + 1 for its neighbour."""
+def test_labels_beyond_float32_are_exact(tf_cpu):
+    """Keras rounds labels to float32, and confuses 2**24 + 1 with its neighbour."""
     tf = tf_cpu.tf
     labels = tf.constant([2**24 + 1], tf.int64)
     logits = tf.zeros([1, 2**24 + 2]) + tf.one_hot([2**24 + 1], 2**24 + 2)
@@ -174,7 +176,7 @@ def test_unusual_tensors_are_left_to_keras(tf_backend, random):
 
 
 def test_wrong_labels(tf_backend, random):
-    """An error on a CPU; NaN on a GPU, and the other rows as ever."""
+    """An error on a CPU; NaN on a GPU, where the other rows are unaffected."""
     tf = tf_backend.tf
     labels, logits = data(tf_backend, "float32", random)
     for wrong in (-1, -100, CLASSES, -(2**31)):
@@ -219,7 +221,7 @@ def test_no_rows(tf_backend):
 
 
 def test_without_xla_a_graph_is_left_to_keras(tf_cpu, monkeypatch, random):
-    """Keras asks no loss before it compiles for XLA, which then must know all operators."""
+    """Keras compiles for XLA without consulting the loss, and XLA then must know all operators."""
     from fusedops.tf import xla
 
     tf = tf_cpu.tf

@@ -1,4 +1,4 @@
-"""Keras models with the layers: saved, loaded as Keras's and back, exported and served."""
+"""Keras models with the layers: saved, loaded with Keras's classes and back, exported and served."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_saved_and_loaded(tf_backend, case, tmp_path, random):
 
 @pytest.mark.parametrize("towards", ["ours", "Keras's"])
 def test_loaded_models_are_cloned_into_the_other_package(tf_backend, towards, tmp_path, random):
-    """While it loads, Keras lets nothing stand for its own layers, nor for those that are registered."""
+    """While loading, Keras permits no substitute for its own layers, nor for registered ones."""
     keras, (start, end) = load_keras(), packages()[:: 1 if towards == "Keras's" else -1]
     model = sequential(start, KERAS, random)
     model.save(tmp_path / "model.keras")
@@ -130,7 +130,7 @@ def run(code, *arguments):
 
 @pytest.mark.slow
 def test_files_go_to_other_processes(tf_cpu, tmp_path, random):
-    """One that never imports fusedops loads the model as Keras's; one that imports fusedops.tf alone serves it."""
+    """A process without fusedops loads the model with Keras's layers; one with fusedops.tf alone serves it."""
     model = sequential(packages()[0], KERAS, random)
     x = tensors(Case("", shape=(2, 5, 8)), tf_cpu, "float32", random).numpy()
     np.save(tmp_path / "x.npy", x)
@@ -144,7 +144,7 @@ def test_files_go_to_other_processes(tf_cpu, tmp_path, random):
 
 
 def test_exported(tf_backend, tmp_path, random):
-    """All layers in one SavedModel, of unknown batch and length."""
+    """All layers in one SavedModel with unknown batch and length."""
     tf, keras = tf_backend.tf, load_keras()
     fk = packages()[0]
     x = inputs = keras.Input((None, 8))

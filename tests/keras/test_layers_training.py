@@ -1,4 +1,4 @@
-"""Models of the Keras layers in `fit`: eagerly, in graphs and under XLA, beside Keras's own."""
+"""Models of the Keras layers in `fit`: eagerly, in graphs and under XLA, compared with Keras's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def skip_without_xla(way):
 
 
 def classifier(layers, losses, keras, policy):
-    """Of the layers that Keras has as well: `layers` and `losses` are its packages or ours."""
+    """A model of the layers that Keras has as well: `layers` and `losses` are Keras's packages or fusedops's."""
     tokens = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(VOCABULARY, 16, dtype=policy)(tokens)
     x = layers.LayerNormalization(dtype=policy)(x)
@@ -39,7 +39,7 @@ def classifier(layers, losses, keras, policy):
 
 
 def block(fk, keras, policy):
-    """Of the layers that are only ours, and their residual connections."""
+    """A block of the layers that Keras lacks, with residual connections."""
     tokens = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(VOCABULARY, 16, mask_zero=True, dtype=policy)(tokens)
     h, s = fk.AddRMSNormalization(dtype=policy)([x, fk.RotaryEmbedding(dtype=policy)(x)])
@@ -62,7 +62,7 @@ def train(keras, model, loss, data, way):
 
 @ways(OF_BOTH)
 def test_fit_beside_keras(tf_backend, way, policy, random):
-    """From the same weights, the losses of Keras's own layers: step for step."""
+    """With the same weights, the losses of Keras's own layers in every step."""
     skip_without_xla(way)
     keras = load_keras()
     import fusedops.tf.keras as fk
@@ -76,7 +76,7 @@ def test_fit_beside_keras(tf_backend, way, policy, random):
     np.testing.assert_allclose(got, expected, rtol=12 * 8 * (2**-9 if policy == "mixed_bfloat16" else 2**-24))
 
 
-@ways([*OF_BOTH, ("mixed_float16", {"jit_compile": False})])  # whose loss Keras scales, in all ways alike
+@ways([*OF_BOTH, ("mixed_float16", {"jit_compile": False})])  # Keras scales its loss in every mode
 def test_fit_of_the_other_layers(tf_backend, way, policy, random):
     skip_without_xla(way)
     keras = load_keras()
@@ -91,7 +91,7 @@ def test_fit_of_the_other_layers(tf_backend, way, policy, random):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_ways_agree(tf_backend, policy, random):
-    """The kernels are the same; TensorFlow's products and sums may not be."""
+    """The kernels are the same; TensorFlow's products and sums may differ."""
     keras = load_keras()
     import fusedops.tf.keras as fk
 
@@ -103,7 +103,7 @@ def test_ways_agree(tf_backend, policy, random):
 
 
 def test_gradient_tape(tf_backend, random):
-    """A training step by hand moves every weight."""
+    """A hand-written training step changes every weight."""
     tf, keras = tf_backend.tf, load_keras()
     import fusedops.tf.keras as fk
 

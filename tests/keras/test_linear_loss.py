@@ -1,4 +1,4 @@
-"""The Keras layer LinearCrossEntropyLoss: the loss of Dense's logits, or the logits where no labels are given."""
+"""The Keras layer LinearCrossEntropyLoss: the loss of Dense's logits, or the logits if no labels are given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def batch(tf_backend, random):
 
 
 def made(keras, fk, **options):
-    """A layer, built, and how it computes the loss of its own logits."""
+    """A built layer, and a function that computes the loss from its logits."""
     layer = fk.LinearCrossEntropyLoss(UNITS, bias_initializer="normal", **options)
     layer.build((None, 6, 8))
     ignored = options.get("ignore_class")
@@ -67,15 +67,15 @@ def test_a_mask_and_a_mixed_policy(tf_backend, keras, fk, batch):
     tf, (inputs, labels) = tf_backend.tf, batch
     layer, _ = made(keras, fk, dtype="mixed_bfloat16")
     mask = tf.constant(np.arange(24).reshape(4, 6) % 3 > 0)
-    kept = layer(tf.boolean_mask(inputs, mask), tf.boolean_mask(labels, mask))
+    unmasked = layer(tf.boolean_mask(inputs, mask), tf.boolean_mask(labels, mask))
     inputs._keras_mask = mask
     loss = layer(inputs, labels)
     assert loss.dtype == tf.float32
-    np.testing.assert_allclose(loss, kept, rtol=1e-6)
+    np.testing.assert_allclose(loss, unmasked, rtol=1e-6)
 
 
 def test_trained_and_saved(keras, fk, batch, tmp_path):
-    """As the output of a functional model, whose loss is that output."""
+    """The layer is the output of a functional model, and the model's loss is that output."""
     inputs, labels = keras.Input((6, 8)), keras.Input((6,), dtype="int64")
     model = keras.Model([inputs, labels], fk.LinearCrossEntropyLoss(UNITS, ignore_class=1)(inputs, labels))
     model.compile("adam", lambda _, loss: loss)

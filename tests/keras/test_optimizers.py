@@ -11,7 +11,7 @@ from tests.helpers.converting import converted
 from tests.helpers.numerics import assert_accurate, assert_same_bits
 
 SHAPES = ((33,), (), (5, 7), (2050,))
-# Keras rounds the betas to float32 where it corrects the bias, in float64 as well: these float32 has.
+# Representable in float32: Keras rounds the betas to it in the bias correction, also in float64.
 BETAS = {"beta_1": 0.875, "beta_2": 1 - 2.0**-10}
 CASES = {
     "AdamW": [
@@ -59,8 +59,8 @@ def train(optimizer, params, steps, way="eager", dtype="float32"):
 
 
 def compare(keras, optimizers, kind, options, steps, way):
-    """At most twice the error of Keras's own, against float64, beside two roundings: of all elements together, since a
-    single one may be right by luck."""
+    """At most twice the error of Keras's own against float64, plus two roundings, over all elements together: a single
+    one may be exact by chance."""
     found = []
     for module, dtype in ((optimizers, "float32"), (keras.optimizers, "float32"), (keras.optimizers, "float64")):
         params = variables(keras, dtype)
@@ -73,20 +73,19 @@ def compare(keras, optimizers, kind, options, steps, way):
 
 
 @all_cases
-def test_as_keras(keras, optimizers, kind, options):
+def test_steps_are_as_accurate_as_those_of_keras(keras, optimizers, kind, options):
     compare(keras, optimizers, kind, options, 40, "eager")
 
 
 @pytest.mark.slow
 @all_cases
 def test_many_steps(keras, optimizers, kind, options):
-    """A thousand are taken in generic/test_optimizers.py, where PyTorch gives the same bits."""
+    """A thousand steps run in generic/test_optimizers.py, where PyTorch gives the same bits."""
     compare(keras, optimizers, kind, options, 200, "graph")
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_every_way(keras, optimizers, kind):
-    """The same bits in eager code, in a graph and under XLA."""
+def test_eager_graph_and_xla_have_the_same_bits(keras, optimizers, kind):
     found = []
     for way in ("eager", "graph", "xla"):
         params = variables(keras)
@@ -102,7 +101,7 @@ def test_every_way(keras, optimizers, kind):
 
 @all_cases
 def test_states_are_exchanged(keras, optimizers, kind, options):
-    """Configs are the same but for the class, and either goes on from the other's variables."""
+    """Configs differ in the class only, and either optimizer continues from the other's variables."""
     params = variables(keras)
     expected = train(getattr(optimizers, kind)(0.05, **options), params, range(8))
     for first, second in ((optimizers, keras.optimizers), (keras.optimizers, optimizers)):
@@ -121,7 +120,7 @@ def test_states_are_exchanged(keras, optimizers, kind, options):
         assert again.get_config() == after.get_config()
 
 
-def test_what_does_not_decay(keras, optimizers):
+def test_excluded_variables_do_not_decay(keras, optimizers):
     found = []
     for module in (optimizers, keras.optimizers):
         params = variables(keras)
@@ -151,7 +150,8 @@ def fit(model, epochs=2):
     ("around", "jit"), [("schedule", False), ("accumulation", False), ("scaled", True), ("average", True)]
 )
 def test_training(keras, optimizers, jit, around):
-    """Sparse gradients of an embedding, and all that Keras does around the update of variables; in graphs, or XLA."""
+    """Sparse gradients of an embedding, and everything that Keras does around the update of variables; in graphs, or
+    XLA."""
     found = []
     for module in (optimizers, keras.optimizers):
         rate = keras.optimizers.schedules.ExponentialDecay(1e-3, 3, 0.9) if around == "schedule" else 1e-3
@@ -168,7 +168,7 @@ def test_training(keras, optimizers, jit, around):
 
 
 def test_a_strategy(keras, optimizers, tf_backend):
-    """A call for each variable and replica, with Keras's own decay."""
+    """One call per variable and replica, with Keras's own decay."""
     import tensorflow as tf
 
     expected = fit(model_of(keras, optimizers.AdamW(1e-3)), 1)
@@ -179,7 +179,7 @@ def test_a_strategy(keras, optimizers, tf_backend):
 
 
 def test_convert(keras, fk):
-    """A compiled model's optimizer changes by its class, and so does one within a LossScaleOptimizer."""
+    """The class of a compiled model's optimizer changes, and so does that of one inside a LossScaleOptimizer."""
     expected = fit(model_of(keras, keras.optimizers.Adam(1e-3)), 4)
     model = model_of(keras, keras.optimizers.Adam(1e-3))
     fit(model)
@@ -213,8 +213,8 @@ REFUSED = {
 @pytest.mark.parametrize("fault", REFUSED)
 @pytest.mark.parametrize("way", ["eager", "graph", "accumulated"])
 def test_refused_gradients(keras, optimizers, kind, fault, way):
-    """One clear error, before anything is written: neither a variable with a sparse gradient, nor one that decays
-    where the bad one does not, nor what Keras overwrites or accumulates."""
+    """One error before any write: no variable with a sparse gradient changes, none that decays, and none that Keras
+    overwrites or accumulates."""
     import tensorflow as tf
 
     params = [*variables(keras), keras.Variable(1.0, overwrite_with_gradient=True)]
@@ -240,7 +240,7 @@ def test_refused_gradients(keras, optimizers, kind, fault, way):
 
 
 def test_gradients_that_are_cast(keras, optimizers):
-    """Of another real dtype, or what becomes a tensor, as Keras takes them."""
+    """Keras casts gradients of another real dtype and objects convertible to tensors."""
     found = []
     for module in (optimizers, keras.optimizers):
         weights = [keras.Variable([1.0, 2.0]) for _ in range(3)]
@@ -254,7 +254,7 @@ def test_gradients_that_are_cast(keras, optimizers):
 @pytest.mark.parametrize("kind", ["AdamW", "Adam"])
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_moments_that_do_not_cancel(keras, optimizers, betas, given, kind, amsgrad):
-    """Small gradients after large ones, in the kernel and without it, against the formula in float64."""
+    """Small gradients after large ones, with the kernel and without it, against the formula in float64."""
     import tensorflow as tf
 
     random = np.random.default_rng(0)
@@ -275,4 +275,4 @@ def test_moments_that_do_not_cancel(keras, optimizers, betas, given, kind, amsgr
         update = corrected * m / (np.sqrt(largest) + 1e-7)
         p, magnitude = p - update, magnitude + np.abs(update)
         assert_accurate(optimizer._momentums[0].numpy(), m, parts, 6 * step)
-        assert_accurate(variable.numpy(), p, magnitude, 24 * step)  # as tests.helpers.updates counts a step's
+        assert_accurate(variable.numpy(), p, magnitude, 24 * step)  # like the step roundings in tests.helpers.updates

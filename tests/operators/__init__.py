@@ -1,1 +1,1 @@
-"""What is particular to one family of operators."""
+"""Tests of single operator families."""

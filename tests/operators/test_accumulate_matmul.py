@@ -1,4 +1,4 @@
-"""accumulate_matmul: every kernel that its products may take, what it leaves alone, and what it refuses."""
+"""accumulate_matmul: every kernel of its products, untouched memory, and refused calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ UPDATE = next(update for update in UPDATES if update.name == "accumulate_matmul"
 SIZES = (  # M, N, K
     (1408, 1536, 96),  # tiles that fill a GPU
     (512, 1024, 96),
-    (256, 136, 4096),  # a few, and splits
+    (256, 136, 4096),  # a few tiles, and splits
     (129, 65, 600),  # rows that TMA cannot read
-    (328, 64, 48),  # a few, and a short sum
+    (328, 64, 48),  # a few tiles, and a short sum
     (1032, 2049, 64),  # the total's rows are not aligned
     (8, 8, 20_000),
 )
@@ -38,7 +38,7 @@ def call(m, n, k, dtype, transposes, random):
 @pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes(both_backends, size, transposes, dtype, random):
-    """Against float64, the same bits in both frameworks, and twice."""
+    """Against float64; the same bits in both frameworks, and in a repeated call."""
     given = call(*size, dtype, transposes, random)
     exact = {name: [x.astype("float64") for x in arrays] for name, arrays in given.lists.items()}
     ((value, magnitude, roundings),) = UPDATE.reference(exact, {}, given.options)["total"]
@@ -50,7 +50,7 @@ def test_sizes(both_backends, size, transposes, dtype, random):
 
 
 def test_what_is_added_is_not_rounded(any_backend, random):
-    """Products of bfloat16 that are lost when they are rounded, or summed up in 16 bits."""
+    """Products of bfloat16 that would be lost by rounding, or by a sum in 16 bits."""
     total, a, b = np.ones((1, 1)), np.full((1, 4), 2.0**-8), np.full((4, 1), 2.0**-8)
     dtype = numpy_dtype("bfloat16")
     given = Call({"total": [total.astype("float32")], "a": [a.astype(dtype)], "b": [b.astype(dtype)]})
@@ -61,7 +61,7 @@ def test_what_is_added_is_not_rounded(any_backend, random):
 
 
 def test_a_large_total(any_backend):
-    """The products are summed before they are added: each part of 256 would be lost."""
+    """The products are summed before they are added to the total: a split of 256 alone would be lost."""
     wide, narrow = np.full((1, 3), 2.0**26, "float32"), numpy_dtype("bfloat16")
     a, b = np.full((1, 2560), 3 / 256).astype(narrow), np.ones((2560, 3), narrow)
     (got,) = UPDATE.run(any_backend, Call({"total": [wide], "a": [a], "b": [b]}))["total"]
@@ -69,7 +69,7 @@ def test_a_large_total(any_backend):
 
 
 def test_rows_of_a_wider_matrix(torch_backend, dtype, random):
-    """Rows that are read transposed, whose number is no multiple of 8: TMA leaves some of them."""
+    """Rows that are read transposed, whose number is not a multiple of 8: TMA leaves some of them."""
     given = call(1032, 1024, 264, dtype, (True, False), random)
     rows = 1027
     total, a, b = (torch_backend.from_numpy(arrays[0]) for arrays in given.lists.values())
@@ -90,7 +90,7 @@ def test_nan_and_infinity(any_backend, dtype):
 
 
 def test_parts_of_a_larger_total(torch_backend, dtype, random):
-    """Rows and columns of it, which keep what is between them; strided and misaligned matrices."""
+    """Rows and columns of a larger total, whose other elements stay unchanged; strided and misaligned matrices."""
     torch, given = torch_backend.torch, call(40, 24, 64, dtype, (True, False), random)
     expected = UPDATE.run(torch_backend, given)["total"][0]
     total, a, b = (torch_backend.from_numpy(arrays[0]) for arrays in given.lists.values())
@@ -105,7 +105,7 @@ def test_parts_of_a_larger_total(torch_backend, dtype, random):
     assert_same_bits(torch_backend.to_numpy(larger[:, 1:-2]), expected)
     assert (larger[:, 0] == 5).all() and (larger[:, -2:] == 5).all()
     torch_backend.functions.accumulate_matmul(total, spread(a)[:, 1:-2], spread(b)[:, 1:-2], transpose_a=True)
-    # Misaligned matrices may be summed up in another order.
+    # Misaligned matrices may be summed in another order.
     exact = {name: [x.astype("float64") for x in arrays] for name, arrays in given.lists.items()}
     ((value, magnitude, roundings),) = UPDATE.reference(exact, {}, given.options)["total"]
     assert_accurate(torch_backend.to_numpy(total), value, magnitude, 2 * roundings)
@@ -125,7 +125,7 @@ def test_a_total_at_any_address(torch_backend, size, dtype, random):
 
 
 def test_more_than_2_31_elements(torch_gpu):
-    """Of the total, and of the matrices that are multiplied: rows at both ends and around 2^31."""
+    """A total of that size, and factors of that size: rows at both ends and around 2^31."""
     torch, accumulate = torch_gpu.torch, torch_gpu.functions.accumulate_matmul
     depth, columns = 64, 8192
     rows = 2**31 // columns + 136
@@ -146,11 +146,11 @@ def test_more_than_2_31_elements(torch_gpu):
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_the_second_gpu(torch_gpu, tf_gpu, size, dtype, random):
-    """The tensors' own GPU, whichever is current; its bits are the first one's."""
+    """The call runs on its tensors' GPU, whichever is current; its bits equal the first GPU's."""
     torch, tf = torch_gpu.torch, tf_gpu.tf
     if torch.cuda.device_count() < 2:
         pytest.skip("GPU: one only")
-    torch.cuda.set_device(0)  # TensorFlow, if it has begun in this process, leaves the last one current
+    torch.cuda.set_device(0)  # TensorFlow, once initialized in this process, leaves the last GPU current
     given = call(*size, dtype, (True, False), random)
     expected = UPDATE.run(torch_gpu, given)["total"][0]
     tensors = [torch_gpu.from_numpy(arrays[0]).to("cuda:1") for arrays in given.lists.values()]
@@ -182,8 +182,8 @@ def test_refused(any_backend, shape, of_total, shape_a, shape_b, sentence):
         UPDATE.run(any_backend, Call(lists))
 
 
-def test_memory_that_is_also_read(torch_backend):
-    """A kernel would read what it has written."""
+def test_a_total_that_overlaps_a_factor_is_refused(torch_backend):
+    """The kernel would read elements that it has written."""
     torch, accumulate = torch_backend.torch, torch_backend.functions.accumulate_matmul
     rows = torch.ones(12, 8, device=torch_backend.device)
     total, part, one = rows[:8], rows[4:], torch.ones(8, 8, device=torch_backend.device)
@@ -192,7 +192,7 @@ def test_memory_that_is_also_read(torch_backend):
             with pytest.raises(RuntimeError, match=f"to be updated; got memory within the range of {name}'s"):
                 accumulate(total, *operands)
     assert (rows == 1).all()
-    accumulate(total, rows[4:, ::2], one[:4])  # every second column, which is copied before
+    accumulate(total, rows[4:, ::2], one[:4])  # every second column, which is copied first
     accumulate(rows[:4], rows[4:8, :4], one[:4])  # other rows of the same tensor
     assert (rows[:4] == 1 + 4 + 4 * 5).all() and (rows[4:8] == 1 + 4).all() and (rows[8:] == 1).all()
 
@@ -207,8 +207,8 @@ def test_elements_that_share_memory(torch_backend, strides):
     assert (total == 0).all()
 
 
-def test_autograd_notices(torch_backend):
-    """A tensor that requires a gradient is refused, and a saved one is known to have changed."""
+def test_autograd_sees_the_mutation(torch_backend):
+    """A total that requires a gradient is refused, and autograd detects the change of a saved one."""
     torch, accumulate = torch_backend.torch, torch_backend.functions.accumulate_matmul
     total, one = (torch.ones(2, 2, device=torch_backend.device) for _ in range(2))
     for arguments in ([total.clone().requires_grad_(), one, one], [total, one.clone().requires_grad_(), one]):
@@ -220,7 +220,7 @@ def test_autograd_notices(torch_backend):
         y.sum().backward()
 
 
-def test_a_constant_is_no_total(tf_backend):
+def test_a_constant_total_is_refused(tf_backend):
     one = tf_backend.tf.ones([1, 1])
     with pytest.raises(TypeError, match=r"total is updated, and must be a tf\.Variable; got EagerTensor"):
         tf_backend.functions.accumulate_matmul(one, one, one)
@@ -228,7 +228,7 @@ def test_a_constant_is_no_total(tf_backend):
 
 @pytest.mark.parametrize("way", ["eager", "graph", "xla"])
 def test_a_variable_that_is_also_read(tf_backend, way):
-    """A read tensor shares the variable's memory until the update."""
+    """A value read from a variable shares its memory until the update."""
     tf, accumulate = tf_backend.tf, tf_backend.functions.accumulate_matmul
     with tf_backend.place:
         total = tf.Variable(tf.ones([2, 2]))
@@ -257,7 +257,7 @@ def test_keras_variable(tf_backend):
 
 
 def test_gradient_of_a_function(tf_backend):
-    """The documented way: a custom gradient adds to a variable, in a function too."""
+    """As documented: a custom gradient adds to a variable, also in a function."""
     tf, fo = tf_backend.tf, tf_backend.functions
     with tf_backend.place:
         weight, total = tf.Variable(tf.ones([3, 2])), tf.Variable(tf.zeros([3, 2]))

@@ -1,4 +1,4 @@
-"""The short names of gated_act: its bits, packed or not."""
+"""The short names of gated_act give its bits, packed or not."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_unknown_approximation(any_backend):
         any_backend.call("geglu", {"gate": gate}, {"approximate": "erf"})
 
 
-def test_errors_of_others_stay_as_they_are(torch_cpu):
+def test_other_errors_are_unchanged(torch_cpu):
     from torch.utils._python_dispatch import TorchDispatchMode
 
     mine = ValueError("not in fusedops.mode: at all")
@@ -69,7 +69,7 @@ def test_errors_of_others_stay_as_they_are(torch_cpu):
 
 @pytest.mark.parametrize("name", ["swiglu", "geglu", "reglu"])
 def test_errors_name_the_function_that_was_called(any_backend, name):
-    """As far as Python sees them: not those of a graph that runs."""
+    """Errors raised by Python, not those of a running graph."""
     gate, up = (any_backend.tensor(np.ones((3, size)), "float32") for size in (8, 7))
     calls = [any_backend.public(name)]
     if any_backend.framework == "tf":

@@ -1,4 +1,5 @@
-"""attention and attention_varlen: beside PyTorch's own, memory, masks, packed tensors, and what a CPU refuses."""
+"""attention and attention_varlen: comparison with PyTorch's own, memory, masks, packed tensors, and calls that a CPU
+refuses."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def named(*tensors):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sequence_does_not_depend_on_the_others(any_backend, dtype, random):
-    """Alone, packed with others, or with keys behind its length, which are never read: the same bits."""
-    few = 3 if dtype == "float32" else 33  # fewer of 16 bits have GPU kernels of their own
+    """The same bits alone, packed with others, or with keys beyond its length, which are never read."""
+    few = 3 if dtype == "float32" else 33  # fewer rows have their own 16-bit GPU kernels
     sizes, heads, features = (few, 200, 64), (4, 2, 2), 32
     packed = [normal(random, sum(sizes), count, features) for count in heads]
     dy = normal(random, sum(sizes), heads[0], features)
@@ -71,7 +72,7 @@ def test_a_sequence_does_not_depend_on_the_others(any_backend, dtype, random):
 
 
 def test_packed_tensors_are_read_in_place(torch_backend, random):
-    """Slices of [B, T, 3, H, D], and heads that were transposed: no copy of them is made."""
+    """Slices of [B, T, 3, H, D], and transposed heads: neither is copied."""
     torch = torch_backend.torch
     packed = torch_backend.tensor(normal(random, 2, 33, 3, 4, 16), "float32")
     slices = packed.unbind(2)
@@ -100,15 +101,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_a_step_has_no_buffer_of_all_scores(torch_cpu):
-    """16384 x 16384 of them would take 1 GiB in float32, and 256 MiB as bools."""
+def test_a_training_step_has_no_buffer_of_all_scores(torch_cpu):
+    """16384 x 16384 scores would take 1 GiB in float32, and 256 MiB as booleans."""
     done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64 * 1024  # KiB
 
 
 def test_rows_with_nothing_kept(any_backend, dtype, random):
-    """Zeros, zero gradients, and no trace of them in those of the keys: by the mask, by lengths and by causality."""
+    """Results and gradients are zeros, without any effect on the keys' gradients: by the mask, by lengths and by
+    causality."""
     keys = 3
     inputs = {name: normal(random, 2, size, 2, 8) for name, size in (("q", 5), ("k", keys), ("v", keys))}
     mask = np.ones((2, 1, 5, keys), bool)
@@ -118,7 +120,7 @@ def test_rows_with_nothing_kept(any_backend, dtype, random):
     (y,), gradients = any_backend.gradients("attention", tensors, {"causal": True}, ("q", "k", "v"))
     y, dq, dk, dv = (any_backend.to_numpy(x) for x in (y, *gradients.values()))
     empty = np.zeros((2, 5), bool)
-    empty[0, [0, 1, 4]] = empty[1] = True  # query 2 is the first that stands beside a key
+    empty[0, [0, 1, 4]] = empty[1] = True  # query 2 is the first with a visible key
     assert not np.any(y[empty]) and not np.any(dq[empty])
     assert np.all(y[~empty]) and np.any(dk[0]) and np.any(dv[0])
     assert not np.any(dk[1]) and not np.any(dv[1])
@@ -126,7 +128,7 @@ def test_rows_with_nothing_kept(any_backend, dtype, random):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_rows_that_see_nothing_but_minus_infinity(any_backend, dtype, masked, random):
-    """NaN, as 0 / 0: their results, and the gradients of the keys that they see; no trace of them elsewhere."""
+    """Such a row is 0 / 0: its results and the gradients of its visible keys are NaN, all others are unaffected."""
     queries, few = 70, 30
     q, k, v = -np.ones((2, queries, 1, 64)), normal(random, 2, queries, 1, 64), normal(random, 2, queries, 1, 64)
     k[0, :few] = np.inf  # scores of -inf
@@ -190,10 +192,10 @@ OUT_OF_ORDER = {
 
 
 def with_poisoned_memory(backend, shapes):
-    """Frees tensors of NaN that are as large as the results: the allocator gives their memory to these."""
+    """Frees tensors of NaN as large as the results, so that the allocator reuses their memory for these."""
     poison = [backend.tensor(np.full(shape, np.nan), dtype) for shape, dtype in shapes for _ in range(4)]
     for tensor in poison:
-        backend.to_numpy(tensor)  # it is there
+        backend.to_numpy(tensor)  # waits for its allocation and fill
 
 
 @pytest.mark.parametrize("name", OUT_OF_ORDER)
@@ -204,9 +206,9 @@ def with_poisoned_memory(backend, shapes):
     ids=str,
 )
 def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, dtype, random):
-    """Each offset counts as the largest up to it, within the positions: every row is that of the first sequence that
-    has it, with the bits of a call in order. Rows that no sequence has are zeros, as are their gradients. The kernels
-    for 9.0, those for 8.0 and those without tensor cores."""
+    """Each offset counts as the running maximum, within the positions: every row belongs to the first sequence that
+    contains it, with the bits of a call in order. Rows in no sequence are zeros, as are their gradients. Covers the
+    sm90, sm80 and simt kernels."""
     tile = 40  # so that sequences have several tiles
     size = 7 * tile
     inputs = {key: any_gpu.tensor(normal(random, size, 2 if key == "q" else 1, features), dtype) for key in "qkv"}
@@ -241,7 +243,7 @@ def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, 
 
 
 def test_no_queries_out_of_order_on_a_gpu(any_gpu, dtype, random):
-    """Without a query, the gradients of all keys are zeros, also of those that no sequence has."""
+    """The gradients of all keys are zeros, also of those in no sequence."""
     inputs = {key: any_gpu.tensor(normal(random, 0 if key == "q" else 300, 2, 64), dtype) for key in "qkv"}
     offsets = {"q": [0, 0], "k": [100, 200]}
     tensors = inputs | {f"offsets_{side}": any_gpu.from_numpy(np.array(x, np.int32)) for side, x in offsets.items()}
@@ -253,7 +255,7 @@ def test_no_queries_out_of_order_on_a_gpu(any_gpu, dtype, random):
 
 
 def test_few_head_groups_have_the_bits_of_many(any_backend, random):
-    """The backward of one head group is divided into other tasks than that of many."""
+    """The backward divides one head group into other work tiles than many."""
     one = {name: normal(random, 1, 300, 1, 16) for name in "qkv"}
     dy = normal(random, 1, 300, 1, 16)
     found = []

@@ -1,4 +1,4 @@
-"""attention with dropout: what is dropped, and that without it nothing has changed."""
+"""attention with dropout: the dropped elements, and unchanged results without dropout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.helpers.dropout import kept
+from tests.helpers.dropout import keep_mask
 from tests.helpers.numerics import assert_same_bits
 
 SEED = (0x299F31D0_A4093822, -0x03707344_13198A2E)
@@ -21,8 +21,8 @@ def named(*arrays):
 @pytest.mark.parametrize("heads", [(1, 1), (4, 2)], ids=str)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 6), (40, 256), (130, 133), (140, 150), (1, 255)])
 def test_the_mask_is_that_of_dropout(any_backend, dtype, seq_dim, heads, queries, keys, random):
-    """Of a tensor of all probabilities, in every dtype and layout: beside values that are rows of the identity, the
-    result is the probabilities themselves."""
+    """The mask equals that of `dropout` on a tensor of all probabilities, in every dtype and layout: with values that
+    are rows of the identity, the result is the probabilities themselves."""
 
     def arranged(x):
         return x if seq_dim == -2 else x.swapaxes(-3, -2)
@@ -36,7 +36,7 @@ def test_the_mask_is_that_of_dropout(any_backend, dtype, seq_dim, heads, queries
         arranged(any_backend.to_numpy(any_backend.call("attention", tensors, given)[0]).astype(np.float64))
         for given in (options, {"seq_dim": seq_dim})
     )
-    mask = kept((2, heads[0], queries, keys), 0.3, SEED)
+    mask = keep_mask((2, heads[0], queries, keys), 0.3, SEED)
     assert np.all(whole)
     np.testing.assert_array_equal(dropped != 0, mask)
     precision = {"float64": 2**-50, "float32": 2**-20, "float16": 2**-8, "bfloat16": 2**-5}[dtype]
@@ -44,7 +44,7 @@ def test_the_mask_is_that_of_dropout(any_backend, dtype, seq_dim, heads, queries
 
 
 def test_the_mask_of_the_backward(any_backend, dtype, random):
-    """Of one query dv = dropped p · dy: it has the zeros of the forward, also of a seed that was drawn."""
+    """For one query dv = dropped p · dy: it has the zeros of the forward, also with a drawn seed."""
     arrays = random.normal(size=(2, 1, 3, 8)), random.normal(size=(2, 200, 3, 8)), np.ones((2, 200, 3, 8))
     tensors = {name: any_backend.tensor(x, dtype) for name, x in named(*arrays).items()}
     for seed in (SEED, None):
@@ -52,8 +52,9 @@ def test_the_mask_of_the_backward(any_backend, dtype, random):
         (y,), gradients = any_backend.gradients("attention", tensors, {"dropout": 0.5, "seed": seed}, ("q", "v"), (dy,))
         y, dq, dv = (any_backend.to_numpy(x).astype(np.float64) for x in (y, *gradients.values()))
         if seed is not None:
-            np.testing.assert_array_equal(dv[..., 0] != 0, kept((2, 3, 1, 200), 0.5, SEED)[:, :, 0].swapaxes(1, 2))
-        np.testing.assert_allclose(dv[..., 0].sum(1), y[:, 0, :, 0], rtol=0.05)  # both are the sum of what is kept
+            np.testing.assert_array_equal(dv[..., 0] != 0, keep_mask((2, 3, 1, 200), 0.5, SEED)[:, :, 0].swapaxes(1, 2))
+        # both are the sum of undropped probabilities
+        np.testing.assert_allclose(dv[..., 0].sum(1), y[:, 0, :, 0], rtol=0.05)
         assert 50 < np.count_nonzero(dv[0, :, 0, 0]) < 150
         assert np.all(np.isfinite(dq)) and np.any(dq)
 
@@ -84,7 +85,7 @@ def test_the_kernel_with_dropout_at_a_rate_of_nearly_zero(torch_cpu, random):
 
 
 @pytest.mark.parametrize(
-    ("dropout", "said"),
+    ("dropout", "expected"),
     [
         (1.0, "in [0, 1); got 1"),
         (-0.1, "in [0, 1); got -0.1"),
@@ -93,14 +94,14 @@ def test_the_kernel_with_dropout_at_a_rate_of_nearly_zero(torch_cpu, random):
     ],
     ids=str,
 )
-def test_errors_speak_of_the_argument(any_backend, dropout, said):
+def test_errors_name_the_argument(any_backend, dropout, expected):
     x = any_backend.tensor(np.ones((2, 3, 4)), "float32")
-    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.attention: dropout must be {said}")):
+    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.attention: dropout must be {expected}")):
         any_backend.call("attention", named(x, x, x), {"dropout": dropout, "seed": SEED})
 
 
 def test_derivatives_are_those_of_the_formula(any_backend, random):
-    """Of first and second order, and in PyTorch in forward mode: those of dropout on the probabilities as a tensor."""
+    """First and second derivatives, and in PyTorch forward mode: those of dropout on the probabilities as a tensor."""
     tensors = {name: any_backend.tensor(random.normal(size=(2, 2, 7, 5)), "float64") for name in "qkv"}
     public, options = any_backend.functions, {"dropout": 0.4, "seed": SEED}
 

@@ -1,4 +1,4 @@
-"""Cross entropy: labels that are no class, rows that do not count, vocabularies of many segments."""
+"""Cross entropy: invalid labels, ignored rows, vocabularies of many segments."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def loss_and_gradient(backend, dtype, logits, labels, **options):
     return backend.to_numpy(outputs[0]), backend.to_numpy(gradients["logits"])
 
 
-NO_CLASS = [5, -1, IGNORED + 1, 2**31 - 1, -(2**31)]
+INVALID = [5, -1, IGNORED + 1, 2**31 - 1, -(2**31)]
 
 
 @pytest.mark.parametrize(
     ("label", "integers"),
-    [*itertools.product(NO_CLASS, ["int32", "int64"]), (2**40, "int64"), (-(2**40), "int64"), (2**32 + 1, "int64")],
+    [*itertools.product(INVALID, ["int32", "int64"]), (2**40, "int64"), (-(2**40), "int64"), (2**32 + 1, "int64")],
 )
 def test_labels_that_are_no_class(any_backend, dtype, label, integers, random):
-    """On the CPU an error; on a GPU, which cannot raise one, NaN: for that row and its gradient alone, and the mean."""
+    """An error on a CPU; on a GPU, which cannot raise one, NaN in that row, its gradient and the mean only."""
     logits, labels = random.normal(size=(4, 5)), np.array([1, 2, label, 4], integers)
     if any_backend.device == "cpu":
         sentence = f"fusedops.cross_entropy: labels must be in [0, 5) or ignore_index, -100; got {label} in row 2"
@@ -42,7 +42,7 @@ def test_labels_that_are_no_class(any_backend, dtype, label, integers, random):
 
 
 def test_no_label_is_ignored(any_backend, random):
-    """The least integer as ignore_index, as Keras's losses give it, is not in the error."""
+    """The error does not mention the least integer as ignore_index, which Keras's losses pass."""
     if any_backend.device != "cpu":
         pytest.skip("a GPU raises no error for a label")
     rows = {"logits": random.normal(size=(3, 5)), "x": random.normal(size=(3, 4)), "weight": random.normal(size=(5, 4))}
@@ -58,7 +58,7 @@ def test_no_label_is_ignored(any_backend, random):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_rows_that_do_not_count(any_backend, dtype, reduction, random):
-    """Whatever their logits are: no loss, and a gradient of zeros."""
+    """For any logits: no loss, and a gradient of zeros."""
     logits, labels = random.normal(size=(4, 33)), np.array([1, IGNORED, 3, IGNORED])
     wild = np.where((labels == IGNORED)[:, None], np.nan, logits)
     expected, got = (loss_and_gradient(any_backend, dtype, x, labels, reduction=reduction) for x in (logits, wild))
@@ -70,7 +70,7 @@ def test_rows_that_do_not_count(any_backend, dtype, reduction, random):
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(("reduction", "expected"), [("mean", np.nan), ("sum", 0), ("none", [0, 0, 0])])
 def test_no_row_counts(any_backend, dtype, label_smoothing, reduction, expected, random):
-    """The mean of nothing is NaN, as PyTorch's is; the gradient is zero."""
+    """The mean of no rows is NaN, like PyTorch's; the gradient is zero."""
     logits, labels = random.normal(size=(3, 33)), np.full(3, IGNORED)
     options = {"reduction": reduction, "label_smoothing": label_smoothing}
     loss, gradient = loss_and_gradient(any_backend, dtype, logits, labels, **options)
@@ -90,14 +90,14 @@ def test_large_vocabularies(any_backend, narrow, classes, random):
 @pytest.mark.parametrize("wide", ["float32", "float64"])
 @pytest.mark.parametrize("classes", [33, 40_000])
 def test_smoothing_far_from_zero(any_backend, wide, classes, random):
-    """What all logits of a row have in common leaves no trace, in segments of a row neither."""
+    """A common offset of a row's logits has no effect, also across segments."""
     sample = call((3, classes), random, label_smoothing=0.1)
     far = {**sample.inputs, "logits": 2**20 + np.linspace(0, 3, classes) + sample.inputs["logits"]}
     check_forward(any_backend, SPECIFICATION, Sample(far, sample.options), any_backend.tensors(Sample(far), wide))
 
 
 def test_many_rows(any_backend, random):
-    """The sum over rows stays within the error of a pairwise one."""
+    """The sum over rows is within the error of a pairwise sum."""
     sample = call((300_000, 3), random, reduction="mean")
     check_forward(any_backend, SPECIFICATION, sample, any_backend.tensors(sample, "float32"))
 
@@ -119,13 +119,13 @@ def test_more_than_2_31_elements(torch_gpu):
 
 
 def test_rows_of_the_gradient(torch_backend, dtype, random):
-    """On a GPU, those of 16 bits begin at multiples of 16 bytes; compiled code has the same values."""
+    """On a GPU, 16-bit rows start at multiples of 16 bytes; compiled code has the same values."""
     torch, fo = torch_backend.torch, torch_backend.functions
     labels = torch_backend.tensor(random.integers(0, 1003, (2, 3)), "int64")
     logits = torch_backend.tensor(random.normal(size=(2, 3, 1003)), dtype)
 
     def upstream(logits):
-        """What a product behind the loss gets."""
+        """The upstream gradient of a product before the loss."""
         twice = (logits * 2).detach().requires_grad_()
         return torch.autograd.grad(fo.cross_entropy(twice, labels, reduction="sum"), twice)[0]
 

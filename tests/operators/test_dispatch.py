@@ -1,4 +1,4 @@
-"""The choice of a kernel by the tables in core_cuda, and the log of it, FUSEDOPS_LOG=dispatch."""
+"""Kernel selection by the dispatch tables in core_cuda, and its log, FUSEDOPS_LOG=dispatch."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SOURCES = [
     "core/declaration/view.cpp",
 ]
 
-# Properties of a GPU that the tables read: compute capability, multiprocessors, their shared memory, sm90 kernels.
+# Properties of a GPU that the tables read: compute capability, multiprocessors, shared memory, sm90 kernels.
 H100, A100 = (9, 0, 132, 233472, 1), (8, 0, 108, 167936, 0)
 WHOLE, SUMS, SPLIT_PART = range(3)  # kinds of results
 
 
 class Problem:
-    """A dataclass whose fields the program reads, behind its kind and the GPU."""
+    """A dataclass whose fields the program reads, after its kind and the GPU."""
 
     kind: ClassVar[str]
 
@@ -90,7 +90,7 @@ class Logits(Problem):
 
 
 HALF = "bfloat16"
-# A problem, its kernel on an H100 and on an A100.
+# A problem, and its kernels on an H100 and on an A100.
 PRODUCTS = [
     (Product(HALF, 4096, 4096, 4096), "sm90 large tiles 128x256", "sm80 tiles 128x128"),
     (Product(HALF, 1, 4096, 4096), "sm90 few tiles 8x64, 2 splits of k", "split-K"),
@@ -155,7 +155,7 @@ LOGITS = [
 
 @pytest.fixture(scope="module")
 def kernels_of(tmp_path_factory):
-    """The names of the tables' kernels for problems on a GPU. No GPU is needed."""
+    """Maps problems on a GPU to the names of the selected kernels. Needs no GPU."""
     compiler = shutil.which("g++")
     if not compiler:
         pytest.skip("g++ is not installed")
@@ -178,7 +178,7 @@ def kernels_of(tmp_path_factory):
     [PRODUCTS, ATTENTIONS, GATED_LINEARS, LOGITS],
     ids=["matmul", "attention", "gated_linear", "linear_cross_entropy"],
 )
-def test_the_tables(kernels_of, cases):
+def test_the_tables_select_the_listed_kernels(kernels_of, cases):
     problems, on_h100, on_a100 = zip(*cases, strict=True)
     assert tuple(kernels_of(problems, H100)) == on_h100
     assert tuple(kernels_of(problems, A100)) == on_a100
@@ -190,7 +190,7 @@ def test_the_tables(kernels_of, cases):
     ids=["matmul", "attention"],
 )
 def test_each_kernel_is_chosen(cases, file):
-    """By at least one of the problems above."""
+    """At least one of the problems above selects it."""
     declared = set(re.findall(r'{K::\w+, "([^"]+)"', (CORE / file).read_text()))
     chosen = {name for _, *names in cases for name in names}
     assert declared == {re.sub(r"(few tiles) .*", r"\1", name) for name in chosen}
@@ -238,7 +238,7 @@ def relevant():
 
 
 def logged(code, device):
-    """The lines of the calls of a program, without those of calls within them."""
+    """The logged calls of a program, without nested calls."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(device, FUSEDOPS_LOG="dispatch", TF_CPP_MIN_LOG_LEVEL="3"),
@@ -335,12 +335,12 @@ def test_a_line_for_each_call(any_backend):
     assert f" -> {kernel}" in gated
 
 
-def test_nothing_is_printed_unasked(torch_cpu):
+def test_nothing_is_logged_by_default(torch_cpu):
     variables = {name: value for name, value in environment("cpu").items() if name != "FUSEDOPS_LOG"}
-    for asked in ({}, {"FUSEDOPS_LOG": "0"}):
+    for log_variables in ({}, {"FUSEDOPS_LOG": "0"}):
         done = subprocess.run(
             [sys.executable, "-c", CODE["torch"].format(device="cpu")],
-            env=variables | asked,
+            env=variables | log_variables,
             cwd=ROOT,
             capture_output=True,
             text=True,

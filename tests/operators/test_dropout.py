@@ -1,4 +1,4 @@
-"""Dropout: its random numbers, where seeds come from, and norms that drop what they add."""
+"""Dropout: its random numbers, the sources of seeds, and norms with dropout on their input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.helpers.dropout import kept, philox, words
+from tests.helpers.dropout import keep_mask, philox, words
 from tests.helpers.frameworks import Backend
 
 NORMS = ("add_rms_norm", "add_layer_norm")
@@ -22,8 +22,8 @@ NORMS = ("add_rms_norm", "add_layer_norm")
         ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
     ],
 )
-def test_published_answers(counter, key, expected):
-    """Of the generator that is the reference of all tests: those that come with Random123, the authors' own library."""
+def test_known_answers_of_the_generator(counter, key, expected):
+    """Known answers for the reference generator of all tests, from Random123, its authors' library."""
     of_counter, of_key, of_expected = (
         np.array([int(word, 16) for word in text.split()], np.uint64) for text in (counter, key, expected)
     )
@@ -31,7 +31,7 @@ def test_published_answers(counter, key, expected):
 
 
 def test_every_bit_of_a_word_counts(any_backend):
-    """An element is kept at a rate of its word, and dropped at the next one."""
+    """An element is kept if the rate equals its word, and dropped at the next higher rate."""
     seed = (0x299F31D0_A4093822, 0x03707344_13198A2E)
     x = any_backend.tensor(np.ones(9), "float32")
     for i, word in enumerate(words(seed, 0, 9)):
@@ -40,9 +40,9 @@ def test_every_bit_of_a_word_counts(any_backend):
             assert (any_backend.to_numpy(y)[i] != 0) == is_kept
 
 
-def test_statistics(any_backend):
-    """The kept share, and that elements have nothing to do with neighbours, other rows, other offsets and keys: each
-    within five standard deviations."""
+def test_dropped_elements_are_independent(any_backend):
+    """The rate of kept elements, and their independence of neighbours, other rows, other offsets and keys: each within
+    five standard deviations."""
     rows, columns = 512, 1024
     x = any_backend.tensor(np.ones((rows, columns)), "float32")
 
@@ -66,7 +66,7 @@ def is_zero(backend: Backend, x) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["dropout", "dropout_add"])
 def test_without_a_seed(any_backend, name):
-    """Another mask at each call, the same in its backward, and again the same after the framework was seeded."""
+    """Another mask at each call, the same in its backward, and the same again after the framework is seeded."""
     set_seed = any_backend.torch.manual_seed if any_backend.framework == "torch" else any_backend.tf.random.set_seed
     inputs = {"x": any_backend.tensor(np.ones(1000), "float32")}
     if name == "dropout_add":
@@ -88,7 +88,7 @@ def test_without_a_seed(any_backend, name):
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("wanted", [("x", "residual", "weight"), ("x",), ("residual",)], ids=len)
 def test_norms_are_norms_of_dropout(any_backend, name, wanted, random):
-    """Values, gradients and second derivatives of one operator are those of two."""
+    """Values, gradients and second derivatives of the fused operator equal those of two operators."""
     arrays = {key: random.standard_normal((5, 37)) for key in ("x", "residual")}
     tensors = {key: any_backend.tensor(value, "float64") for key, value in arrays.items()}
     tensors["weight"] = any_backend.tensor(random.standard_normal(37), "float64")
@@ -130,11 +130,11 @@ def test_norms_are_norms_of_dropout(any_backend, name, wanted, random):
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("columns", [7, 4096, 40_000, 262_144])
 def test_norms_of_any_length(any_backend, name, columns, random):
-    """Whichever kernel takes a row, its positions are those of `dropout`."""
+    """A row's positions are those of `dropout` in every kernel."""
     x, residual = (any_backend.tensor(random.standard_normal((3, columns)), "bfloat16") for _ in range(2))
     options = {"dropout": 0.5, "seed": (3, 4)}
     (_, s), gradients = any_backend.gradients(name, {"x": x, "residual": residual}, options, ("x", "residual"))
-    mask = kept((3, columns), 0.5, (3, 4))
+    mask = keep_mask((3, columns), 0.5, (3, 4))
     arrays = [any_backend.to_numpy(t).astype(np.float32) for t in (x, residual, s, *gradients.values())]
     x, residual, s, dx, dresidual = arrays
     np.testing.assert_array_equal(s, (np.where(mask, 2 * x, 0) + residual).astype(ml_dtypes.bfloat16))
@@ -142,10 +142,14 @@ def test_norms_of_any_length(any_backend, name, columns, random):
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_errors_of_norms_speak_of_their_arguments(any_backend, name):
+def test_errors_of_norms_name_their_arguments(any_backend, name):
     x = any_backend.tensor(np.ones((2, 3)), "float32")
-    for dropout, said in ((1.0, "in [0, 1); got 1"), (float("nan"), "in [0, 1); got nan"), ("a", "a number; got 'a'")):
-        with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.{name}: dropout must be {said}")):
+    for dropout, expected in (
+        (1.0, "in [0, 1); got 1"),
+        (float("nan"), "in [0, 1); got nan"),
+        ("a", "a number; got 'a'"),
+    ):
+        with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.{name}: dropout must be {expected}")):
             any_backend.call(name, {"x": x, "residual": x}, {"dropout": dropout, "seed": (1, 2)})
 
 
@@ -175,12 +179,12 @@ def test_a_seed_and_a_rate_go_together(any_backend, name, inputs):
 
 
 def functions_of_x(backend: Backend, seed=None):
-    """Of a matrix, whose zeros say what was dropped."""
+    """Functions of a matrix, whose zeros mark the dropped elements."""
     public = backend.functions
     k, v = (backend.tensor(array, "float32") for array in (np.zeros((16, 1, 1)), np.eye(16)[:, None]))
 
     def attention(x):
-        """The probabilities of 8 queries over 16 keys that are all alike, each made 1 or 0, times x."""
+        """The probabilities of 8 queries over 16 identical keys, each made 1 or 0, times x."""
         return 16 * public.attention(x[:, None, :1] * 0, k, v, dropout=0.5, seed=seed)[:, 0] * x
 
     return {
@@ -192,11 +196,12 @@ def functions_of_x(backend: Backend, seed=None):
 
 @pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 def test_vmap(torch_backend, name):
-    """Each call as if made alone: a seed drops the same in all; without one, vmap is told whether draws may differ."""
+    """With a seed, every mapped call drops the same elements; without one, vmap's randomness option decides if draws
+    differ."""
     torch = torch_backend.torch
     x = torch_backend.tensor(np.ones((3, 8, 16)), "float32")
     once, drawn = functions_of_x(torch_backend, (1, 2))[name], functions_of_x(torch_backend)[name]
-    mask = torch.from_numpy(kept((8, 16), 0.5, (1, 2))).to(x.device)
+    mask = torch.from_numpy(keep_mask((8, 16), 0.5, (1, 2))).to(x.device)
     assert (torch.vmap(once)(x) == 2.0 * mask).all()
     seeds = torch.tensor([[1, 2], [1, 3], [1, 2]], device=x.device)
     each = torch.vmap(lambda x, seed: functions_of_x(torch_backend, seed)[name](x))(x, seeds)
@@ -213,7 +218,8 @@ def test_vmap(torch_backend, name):
 
 @pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 def test_compiled_and_checkpointed(torch_backend, name):
-    """Seeded alike, compiled code draws what eager code does; a checkpoint draws the same again for the backward."""
+    """With the same seed, compiled code draws the same numbers as eager code; a checkpoint draws them again for the
+    backward."""
     torch = torch_backend.torch
     function = functions_of_x(torch_backend)[name]
     x = torch_backend.tensor(np.ones((8, 16)), "float32").requires_grad_()
@@ -233,7 +239,7 @@ def test_compiled_and_checkpointed(torch_backend, name):
 @pytest.mark.parametrize("name", ["dropout", "add_rms_norm", "attention"])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_in_graphs_of_tensorflow(tf_backend, name, jit_compile):
-    """Each run draws anew, for the forward and its backward once."""
+    """Each run draws once, for the forward and its backward."""
     tf = tf_backend.tf
     function = functions_of_x(tf_backend)[name]
     x = tf_backend.tensor(np.ones((8, 16)), "float32")
@@ -255,7 +261,7 @@ def test_vectorized_map(tf_backend, name):
     tf = tf_backend.tf
     x = tf_backend.tensor(np.ones((3, 8, 16)), "float32")
     same = tf.vectorized_map(functions_of_x(tf_backend, (1, 2))[name], x).numpy()
-    np.testing.assert_array_equal(same, np.broadcast_to(2.0 * kept((8, 16), 0.5, (1, 2)), same.shape))
+    np.testing.assert_array_equal(same, np.broadcast_to(2.0 * keep_mask((8, 16), 0.5, (1, 2)), same.shape))
     drawn = tf.vectorized_map(functions_of_x(tf_backend)[name], x).numpy()
     assert (drawn[0] != drawn[1]).any() and (drawn[1] != drawn[2]).any()
 
@@ -272,7 +278,7 @@ def test_replays_of_a_cuda_graph_draw_anew(torch_gpu):
     for _ in range(2):
         graph.replay()
         masks.append(y.clone())
-        np.testing.assert_array_equal(z.cpu().numpy() != 0, kept((1000,), 0.5, (1, 2)))
+        np.testing.assert_array_equal(z.cpu().numpy() != 0, keep_mask((1000,), 0.5, (1, 2)))
     assert (masks[0] != masks[1]).any()
 
 

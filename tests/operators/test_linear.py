@@ -1,4 +1,4 @@
-"""What is particular to linear layers: what is kept for the backward, packed weights, every kernel of matmul's."""
+"""Linear layers: values saved for the backward, packed weights, every kernel of matmul."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def inputs_of(backend, name, dtype, random, rows=5, depth=8, columns=16):
 @pytest.mark.parametrize("name", ["linear", "gated_linear"])
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_was_not_kept_is_computed_again(torch_backend, name, keep, dtype, random):
-    """With the same bits, where the kernel that computes it is the same."""
+    """The bits are the same if the recomputing kernel is the same."""
     torch = torch_backend.torch
     given = {each: x.requires_grad_() for each, x in inputs_of(torch_backend, name, dtype, random).items()}
     operator = getattr(torch.ops.fusedops, name)
@@ -35,7 +35,7 @@ def test_what_was_not_kept_is_computed_again(torch_backend, name, keep, dtype, r
 
 
 def columns_near_zero(backend, name, dtype, random, rows, depth, columns):
-    """Inputs whose sums and biases nearly cancel: a sum that is rounded before the bias is added has another sign."""
+    """Inputs whose sums and biases nearly cancel: a sum rounded before the bias is added has another sign."""
     inputs = inputs_of(backend, name, dtype, random, rows, depth, columns)
     x, weight, *_ = (backend.to_numpy(each).astype(np.float64) for each in inputs.values())
     near = -(x[:1] @ weight.T)[0] * (1 + random.choice([0, 1e-3, -1e-3, 1e-2], size=columns))
@@ -63,14 +63,14 @@ def result_and_gradient(backend, call, inputs, name):
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("shape", [(1, 33, 1 << 16), (9, 64, 4096), (64, 64, 1024), (200, 128, 64 * 70)], ids=str)
 def test_the_slope_is_that_of_the_activated_value(any_backend, name, keep, shape, dtype, random):
-    """The gradient of relu is 1 exactly where its result is positive: the sum over the rows of a bias's gradient counts
-    these. Few and many rows have kernels of their own; what was not saved is computed again."""
+    """The gradient of relu is 1 exactly where its result is positive: the sum over rows in a bias's gradient counts
+    these. Few and many rows have their own kernels; unsaved values are recomputed."""
     rows = shape[0]
     inputs = columns_near_zero(any_backend, name, dtype, random, *shape)
     call = functools.partial(getattr(any_backend.functions.ops, name), activation="relu", keep=keep)
     y, gradient, *saved = result_and_gradient(any_backend, call, inputs, "bias" if name == "linear" else "gate_bias")
     assert 0 < np.count_nonzero(y) < y.size
-    assert rows <= 256  # counts that bfloat16 has
+    assert rows <= 256  # counts representable in bfloat16
     np.testing.assert_array_equal(gradient, np.count_nonzero(y, axis=0))
     if keep:
         np.testing.assert_array_equal(y, np.maximum(saved[0], 0))
@@ -96,7 +96,7 @@ def test_nothing_is_kept_without_need(torch_cpu, name, random):
 
 
 def test_a_function_that_was_traced_without_a_tape(tf_backend, random):
-    """TensorFlow keeps nothing in it; differentiated as a whole, it has the gradient all the same."""
+    """TensorFlow saves nothing in it; differentiated as a whole, the function has the gradient nevertheless."""
     tf, fo = tf_backend.tf, tf_backend.functions
     given = inputs_of(tf_backend, "linear", "float32", random)
 
@@ -119,7 +119,7 @@ def test_a_function_that_was_traced_without_a_tape(tf_backend, random):
 @pytest.mark.parametrize("name", ["linear", "gated_linear", "linear_cross_entropy"])
 @pytest.mark.parametrize("stride", [0, 3])
 def test_rows_that_overlap(torch_backend, name, stride, random):
-    """Of x and of the upstream gradient: the products cannot read them where they are."""
+    """Overlapping rows of x and of the upstream gradient: the products cannot read them in place."""
     torch, fo = torch_backend.torch, torch_backend.functions
     given = inputs_of(torch_backend, "linear" if name == "linear_cross_entropy" else name, "float32", random)
     x, dy = (torch_backend.tensor(random.standard_normal(64), "float32") for _ in range(2))
@@ -177,7 +177,7 @@ def test_placements_of_both_weights(torch_backend, transpose, placement, shape, 
 @pytest.mark.parametrize("activation", ["identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_epilogues(torch_backend, rows, activation, dtype, random):
-    """Every kernel of matmul's: few rows, small and large tiles, several splits of a long sum, the one for 9.0."""
+    """Every kernel of matmul: few rows, small and large tiles, split-K, sm90."""
     torch, fo = torch_backend.torch, torch_backend.functions
     for depth, columns in ((64, 128 * 90), (4096, 72)):
         x = torch_backend.tensor(random.standard_normal((rows, depth)), dtype)

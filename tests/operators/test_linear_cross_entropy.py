@@ -1,4 +1,4 @@
-"""What is particular to linear_cross_entropy: blocks of logits, labels that are no class, memory."""
+"""linear_cross_entropy: blocks of logits, invalid labels, memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.helpers.specification import Sample
 
 
 def check(backend, random, dtype, *, rows=2048, transpose=True, bias=True, softcap=0.0, smoothing=0.0, ignored=0):
-    """24 products for each logit, and several blocks: as cross_entropy of all logits, in float64."""
+    """24 products for each logit, and several blocks, against cross_entropy of all logits in float64."""
     torch, fo = backend.torch, backend.functions
     depth, classes = 24, 17_000 if dtype == "float32" else 34_000
     x, weight, added = (
@@ -24,7 +24,7 @@ def check(backend, random, dtype, *, rows=2048, transpose=True, bias=True, softc
     loss = fo.linear_cross_entropy(
         x, weight, labels, *inputs[2:], softcap=softcap, label_smoothing=smoothing, transpose_weight=transpose
     )
-    upstream = torch.full_like(loss, 64.0 * rows)  # of 64 for each row, so that float16 has dz without underflow
+    upstream = torch.full_like(loss, 64.0 * rows)  # 64 for each row, so that dz does not underflow in float16
     got = torch.autograd.grad(loss, inputs, upstream)
 
     wide = [each.detach().double().requires_grad_() for each in inputs]
@@ -51,17 +51,17 @@ def test_several_blocks(torch_backend, dtype, random):
 @pytest.mark.parametrize("options", [
     {"dtype": "bfloat16", "rows": 2050, "bias": False},
     {"dtype": "float16", "softcap": 30.0},
-    {"dtype": "float16", "softcap": 100.0},  # above what the fused kernel takes
+    {"dtype": "float16", "softcap": 100.0},  # beyond the fused kernel's limit
     {"dtype": "bfloat16", "transpose": False, "smoothing": 0.1},
     {"dtype": "float16", "rows": 2050, "softcap": 8.0, "smoothing": 0.1, "ignored": 700},
 ], ids=["plain", "soft cap", "large soft cap", "smoothing", "all"])  # fmt: skip
 def test_the_fused_kernel(torch_gpu, options, random):
-    """What its epilogue branches on."""
+    """Every branch of the fused kernel's epilogue."""
     check(torch_gpu, random, **options)
 
 
 def test_a_label_that_is_no_class(any_backend, random):
-    """On the CPU an error; on a GPU NaN: for that row, its gradient, and the gradient of the weight."""
+    """An error on a CPU; NaN on a GPU in that row, its gradient, and the gradient of the weight."""
     labels, options = np.array([0, 5, 1]), {"reduction": "none"}
     inputs = {"x": random.normal(size=(3, 8)), "weight": random.normal(size=(5, 8)), "labels": labels, "bias": None}
     tensors = any_backend.tensors(Sample(inputs), "float32")
@@ -79,8 +79,8 @@ def test_a_label_that_is_no_class(any_backend, random):
     assert losses.tolist() == dx.all(1).tolist() == [False, True, False] and dweight.all()
 
 
-def test_the_logits_do_not_exist(torch_gpu):
-    """Beside the gradients there is less memory than half of the logits take."""
+def test_memory_is_below_that_of_the_logits(torch_gpu):
+    """Besides the gradients, memory is limited to half of the logits' size."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     rows, depth, classes = 4096, 512, 131_072
     x = torch.randn(rows, depth, device="cuda", dtype=torch.bfloat16, requires_grad=True)

@@ -1,4 +1,4 @@
-"""What is particular to matrix products: edges of tiles, and products with a single row or column."""
+"""Matrix products: edges of tiles, and products with a single row or column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def product(backend, dtype, a, b):
 
 @pytest.mark.parametrize("shape", [(13, 40), (1, 40), (40, 1), (130, 70)])
 def test_negative_zeros_reach_the_edges(any_backend, dtype, shape):
-    """Every element is the same underflow to -0, wherever it stands in a tile."""
+    """Every element underflows to -0 in the same way, at any place in a tile."""
     rows, columns = shape
     tiny = 1e-200 if dtype == "float64" else 1e-30 if dtype != "float16" else 6e-8
     c = product(any_backend, dtype, np.full((rows, 1), -tiny), np.full((1, columns), tiny))
@@ -24,7 +24,7 @@ def test_negative_zeros_reach_the_edges(any_backend, dtype, shape):
 
 
 def test_vectors_by_transposed_matrices(torch_cpu, dtype, random):
-    """On the CPU, the layout of the matrix changes no bit."""
+    """On a CPU the layout of the matrix changes no bit."""
     matrix = torch_cpu.tensor(random.standard_normal((70, 1100)), dtype)
     other = matrix.t().contiguous().t()
     vector = torch_cpu.tensor(random.standard_normal((1100, 1)), dtype)
@@ -35,7 +35,7 @@ def test_vectors_by_transposed_matrices(torch_cpu, dtype, random):
 
 
 def test_the_last_rows_of_a_batch(torch_cpu, dtype, random):
-    """One row of each matrix, by one matrix for all: as if the rows lay together."""
+    """One row of each matrix times a shared matrix gives the bits of contiguous rows."""
     h = torch_cpu.tensor(random.standard_normal((12, 8, 100)), dtype)
     w = torch_cpu.tensor(random.standard_normal((100, 10)), dtype)
     expected = torch_cpu.call("matmul", {"a": h[:, -1:].contiguous(), "b": w})[0]
@@ -44,19 +44,19 @@ def test_the_last_rows_of_a_batch(torch_cpu, dtype, random):
     )
 
 
-# Products of few tiles: one row, one tile, tiles that are not full, a depth that is split, a long edge.
+# Products of few tiles: one row, one tile, partial tiles, split K, a long edge.
 FEW_TILES = [(1, 512, 512), (64, 1024, 4096), (200, 264, 1000), (520, 16, 600), (1000, 1024, 520), (64, 17_000, 2056)]
-# Each tile and each number of parts of k that matmul_tiles.cpp knows for 9.x, and the kernels beside them; at edges.
+# Each tile and each split count that matmul_tiles.cpp selects on 9.x, and the neighbouring kernels; at edges.
 FEW_TILES += [(70, 72, 136), (70, 72, 2056), (70, 2008, 2056), (130, 520, 2056), (130, 1032, 2056), (180, 1032, 2056)]
 FEW_TILES += [(1000, 72, 2056), (1000, 1032, 136), (256, 3000, 8200)]
 FEW_TILES += [(rows, 8200, 136) for rows in (180, 200, 300, 380, 500, 620, 1000)]
-# Tiles whose blocks go from one to the next, in one wave and in several, alone and in pairs that share columns or rows.
+# Persistent blocks in one wave and in several, single and in clusters of two that share columns or rows.
 FEW_TILES += [(296, 3000, 136), (448, 3000, 128), (350, 3000, 136), (900, 2056, 128), (700, 3000, 136)]
 FEW_TILES += [(700, 4096, 128), (448, 8192, 128), (448, 8192, 136), (1000, 4104, 128), (1000, 4104, 136)]
 FEW_TILES += [(1000, 4096, 136), (1000, 3000, 128), (900, 4104, 136), (2000, 2056, 128), (2000, 1032, 136)]
 FEW_TILES += [(296, 4104, 136), (296, 4096, 136), (1304, 1032, 136), (1304, 2056, 136), (1304, 3000, 128)]
 FEW_TILES += [(1304, 3000, 136), (1304, 4096, 520)]
-# The same with a transposed, which TMA reads if a multiple of 8 rows lie side by side.
+# The same with a transposed, which TMA reads if its contiguous rows are a multiple of 8.
 FEW_TILES += [(8, 520, 520), (56, 1032, 2056), (136, 520, 2056), (136, 1032, 2056), (184, 8200, 136), (304, 8200, 136)]
 
 
@@ -93,9 +93,9 @@ WIDER = [(70, 1003, 264), (515, 130, 1000), (13, 21, 520), (2051, 771, 1003)]
 
 @pytest.mark.parametrize("size", [*WIDER, (50_257, 72, 1000), (72, 50_257, 1000)], ids=str)
 def test_parts_of_wider_matrices(torch_gpu, size, random):
-    """Rows and columns that lie side by side, no multiple of 8, of lines that are aligned.
+    """Slices of rows and columns that are not a multiple of 8, with aligned lines.
 
-    TMA reads most of them, where a copy would take longer than what it leaves.
+    TMA reads most of them; a copy would take longer than the remainder.
     """
     fo = torch_gpu.functions
     m, n, k = size
@@ -107,7 +107,7 @@ def test_parts_of_wider_matrices(torch_gpu, size, random):
         assert ((fo.matmul(rows, b).double() - exact).abs() <= limit).all()
 
 
-# One row, a few, one tile, several; a depth that is split; more of a, and of a and b, than is copied at a time.
+# One row, a few, one tile, several; split K; more of a, and of a and b, than one copy holds.
 MISALIGNED = [(1, 1003, 1005), (9, 520, 1005), (65, 67, 4097), (257, 1003, 770), (1001, 333, 1005), (700, 3001, 1003)]
 MISALIGNED += [(1, 70_001, 1005), (12_000, 72, 16_389), (8300, 8400, 16_389), (264, 72, 300_001)]
 
@@ -116,7 +116,7 @@ MISALIGNED += [(1, 70_001, 1005), (12_000, 72, 16_389), (8300, 8400, 16_389), (2
 @pytest.mark.parametrize("size", MISALIGNED, ids=str)
 @pytest.mark.parametrize("odd", ["ab", "a", "b"])
 def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
-    """Copies whose lines are aligned, of one matrix or of both, in parts if they are large."""
+    """Copies with aligned lines, of one matrix or of both, in pieces if they are large."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     m, n, k = size
     seeds = {name: int(random.integers(2**30)) for name in "ab"}
@@ -135,7 +135,7 @@ def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
             before = torch.cuda.memory_allocated()
             got = fo.matmul(a, b)
             taken = torch.cuda.max_memory_allocated() - before - got.nbytes
-            assert copied <= taken <= 2 * 2**27 + 2**25  # and sums of parts of k
+            assert copied <= taken <= 2 * 2**27 + 2**25  # and sums of splits
             a64, b64 = a.double(), b.double()
             exact = a64 @ b64
             limit = a64.abs_() @ b64.abs_()
@@ -146,7 +146,7 @@ def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
 
 
 def test_misaligned_lines_with_an_epilogue(torch_gpu, random):
-    """Parts of c take their parts of the bias, and of what is kept for the backward."""
+    """Slices of c use their slices of the bias and of the tensors saved for the backward."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     x, weight = (torch_gpu.tensor(random.standard_normal((4100, 16_389)), "bfloat16") for _ in "xw")
     bias = torch_gpu.tensor(random.standard_normal(4100) * 100, "bfloat16").requires_grad_()
@@ -161,7 +161,7 @@ def test_misaligned_lines_with_an_epilogue(torch_gpu, random):
 @pytest.mark.parametrize("shape", [(3, 130, 515, 69), (70, 1001, 1003, 64)], ids=str)
 @pytest.mark.parametrize("shared", ["", "a", "b"])
 def test_misaligned_batches(torch_gpu, shape, shared, random):
-    """Of the larger ones some matrices are copied at a time; one that all share is copied once."""
+    """Large batches are copied a few matrices at a time; a shared matrix is copied once."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     batch, m, k, n = shape
     a, b = (torch.randn(batch, *size, device="cuda").bfloat16() for size in ((m, k), (k, n)))
@@ -180,8 +180,8 @@ def test_misaligned_batches(torch_gpu, shape, shared, random):
 
 
 @pytest.mark.parametrize("case", ["most of a", "nothing"])
-def test_copies_beside_what_is_read_in_place(torch_gpu, case):
-    """TMA reads most of a, and b is copied; or b's rows are aligned but for where it begins, and nothing is copied."""
+def test_copies_and_operands_read_in_place(torch_gpu, case):
+    """TMA reads most of a, and b is copied; or only b's first address is misaligned, and nothing is copied."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
 
     def rows(count, stride, columns, offset=0):
@@ -197,7 +197,7 @@ def test_copies_beside_what_is_read_in_place(torch_gpu, case):
 
 
 def test_backward_alone_in_its_thread(torch_gpu):
-    """Autograd's thread has no context of the GPU yet, which describing tiles for TMA needs."""
+    """Autograd's thread has no CUDA context yet, which creating TMA descriptors needs."""
     code = """
 import torch, fusedops.torch as fo
 x, w = (torch.ones(n, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True) for n in (128, 512))
@@ -210,7 +210,8 @@ print(x.grad.sum().item())
     assert float(done.stdout) == 128 * 512 * 512
 
 
-# Rows whose order of sums follows from columns and depth alone, and 65; columns and depths that divide no tile.
+# Up to 64 rows, the order of sums follows from columns and depth alone; 65 is beyond. Columns and depths divide no
+# tile.
 FEW_ROWS = [1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65]
 
 
@@ -218,7 +219,8 @@ FEW_ROWS = [1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65]
 @pytest.mark.parametrize("size", [(4096, 4096), (1000, 4104), (1003, 520), (8, 64), (264, 72), (17_000, 72)], ids=str)
 @pytest.mark.parametrize("transpose", [False, True], ids=["in-out", "out-in"])
 def test_few_rows(torch_gpu, dtype, size, transpose, random):
-    """Against float64, for each number of rows; up to 64, the kernel of 9.x gives a row the same bits among any."""
+    """Against float64 for each number of rows; up to 64, the sm90 kernel gives a row the same bits at any number of
+    rows."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     n, k = size
     b = torch_gpu.tensor(random.standard_normal((n, k) if transpose else (k, n)), dtype)
@@ -241,7 +243,7 @@ def test_few_rows(torch_gpu, dtype, size, transpose, random):
 
 
 def test_few_rows_in_place(torch_gpu, random):
-    """Rows and a weight that are parts of larger tensors, and rows whose number has dimensions of its own."""
+    """Rows and a weight that are slices of larger tensors, and rows with several leading dimensions."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     whole = torch_gpu.tensor(random.standard_normal((3, 5, 1024)), "bfloat16")
     weight = torch_gpu.tensor(random.standard_normal((300, 1024)), "bfloat16")

@@ -1,6 +1,6 @@
-"""The gradients of matrix products as one operator: which matrices are read as they lie, what is not needed, errors.
+"""The gradients of matrix products as one operator: matrices read in place, unneeded gradients, errors.
 
-Sums of small integers are exact in every dtype, so that any order and any kernel gives the bits of the answer.
+Sums of small integers are exact in every dtype, so that any order and any kernel gives the same bits.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ def integers(random, *shape):
 
 
 def matrices(random, leading, m, k, n, transpose_a, transpose_b, shared):
-    """dc, a and b."""
+    """Random dc, a and b."""
     a = integers(random, *leading, *((k, m) if transpose_a else (m, k)))
     b = integers(random, *(() if shared else leading), *((n, k) if transpose_b else (k, n)))
     return integers(random, *leading, m, n), a, b
 
 
-def turned(x, transpose):
+def transposed(x, transpose):
     return x.swapaxes(-1, -2) if transpose else x
 
 
 def expected(dc, a, b, transpose_a, transpose_b):
-    """Of arrays or of torch's tensors."""
-    da = dc @ turned(b, transpose_b).swapaxes(-1, -2)
-    db = turned(a, transpose_a).swapaxes(-1, -2) @ dc
+    """The expected gradients, from arrays or torch tensors."""
+    da = dc @ transposed(b, transpose_b).swapaxes(-1, -2)
+    db = transposed(a, transpose_a).swapaxes(-1, -2) @ dc
     if db.ndim > b.ndim:
         db = db.sum(tuple(range(db.ndim - b.ndim)))
-    return turned(da, transpose_a), turned(db, transpose_b)
+    return transposed(da, transpose_a), transposed(db, transpose_b)
 
 
 def check(torch_backend, tensors, transpose_a, transpose_b, label=""):
-    """Against a product of the same numbers in float64."""
+    """Compares with products of the same numbers in float64."""
     torch, dtype = torch_backend.torch, tensors[0].dtype
     got = backward(torch_backend, *tensors, transpose_a=transpose_a, transpose_b=transpose_b)
     exact = expected(*(x.double() for x in tensors), transpose_a, transpose_b)
@@ -60,7 +60,7 @@ def check(torch_backend, tensors, transpose_a, transpose_b, label=""):
 
 
 def side_by_side(x):
-    """Columns of unit stride, each of them through all matrices: one matrix of them all, transposed."""
+    """Columns of unit stride that run through all matrices: one transposed matrix."""
     return x.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
@@ -71,7 +71,7 @@ def interleaved(x):
 
 @pytest.mark.parametrize("layout", [compact, side_by_side, interleaved, *LAYOUTS], ids=lambda layout: layout.__name__)
 def test_every_layout(torch_backend, dtype, layout, random):
-    """Of each tensor alone, and of all."""
+    """One tensor at a time has the layout, then all of them."""
     for (ta, tb), (leading, shared) in itertools.product(
         TRANSPOSES, (((), False), ((3,), False), ((3,), True), ((2, 3), True))
     ):
@@ -86,7 +86,7 @@ def test_every_layout(torch_backend, dtype, layout, random):
 @pytest.mark.parametrize("layout", [compact, expanded, spaced_batches, rows_spaced_by_one, misaligned])
 @pytest.mark.parametrize("sizes", [(1024, 1024, 64), (1000, 72, 64), (1024, 2048, 1024)], ids=["da", "slabs", "both"])
 def test_one_b_for_large_matrices(torch_gpu, dtype, sizes, layout, random):
-    """Products in large tiles, with b as the left side of many, and in slabs: sums over all matrices."""
+    """Products in large tiles, with b as the left operand of many, and in row chunks: sums over all matrices."""
     for ta, tb in TRANSPOSES:
         arrays = matrices(random, (3,), *sizes, ta, tb, True)
         check(torch_gpu, [layout(torch_gpu.tensor(x, dtype)) for x in arrays], ta, tb, f"{ta} {tb}")
@@ -103,7 +103,7 @@ def test_without_elements(torch_backend, sizes, leading, shared, random):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_is_not_needed(any_backend, shared, random):
-    """Comes back empty, and leaves the other as it is; a is not needed for da."""
+    """The other gradient is unaffected; da does not need a."""
     for ta, tb in TRANSPOSES:
         arrays = matrices(random, (3,), 5, 4, 7, ta, tb, shared)
         dc, a, b = (any_backend.tensor(x, "float32") for x in arrays)
@@ -160,12 +160,12 @@ def test_errors(any_backend, bad):
 
 @pytest.mark.parametrize("known", ["none", "ranks", "a and dc", "b and dc"])
 def test_graphs_of_unknown_shapes(tf_cpu, known, random):
-    """What a graph knows of the results, it knows from whatever tells it."""
+    """The graph infers the same result shapes from every source of known shapes."""
     tf, arrays = tf_cpu.tf, matrices(random, (3,), 5, 4, 7, True, False, True)
-    told = [{"none": None, "ranks": [None] * x.ndim}.get(known, list(x.shape)) for x in arrays]
-    told[{"a and dc": 2, "b and dc": 1}.get(known, 0)] = None if " " in known else told[0]
+    known_shapes = [{"none": None, "ranks": [None] * x.ndim}.get(known, list(x.shape)) for x in arrays]
+    known_shapes[{"a and dc": 2, "b and dc": 1}.get(known, 0)] = None if " " in known else known_shapes[0]
 
-    @tf.function(input_signature=[tf.TensorSpec(shape) for shape in told])
+    @tf.function(input_signature=[tf.TensorSpec(shape) for shape in known_shapes])
     def compute(dc, a, b):
         results = backward(tf_cpu, dc, a, b, transpose_a=True)
         shapes = [x.shape.as_list() if x.shape.rank is not None else None for x in results]
@@ -187,7 +187,7 @@ def test_graphs_of_unknown_shapes(tf_cpu, known, random):
 
 @pytest.mark.parametrize("needed", ["da", "db"])
 def test_vmap_of_one_gradient(torch_backend, needed, random):
-    """The other has no elements, for each call."""
+    """The other gradient has no elements in each call."""
     torch = torch_backend.torch
     dc, a, b = (torch_backend.tensor(x, "float32") for x in matrices(random, (2, 3), 5, 4, 7, False, False, False))
     options = {f"need_{name}": name == needed for name in ("da", "db")}

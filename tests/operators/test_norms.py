@@ -1,4 +1,4 @@
-"""The norms of rows, under pressure: means far from zero, sums that overflow, no eps, no variance."""
+"""The norms of unusual rows: means far from zero, sums that overflow, no eps, no variance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NORMS = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("columns", [33, 1000, 4097, 65_536])
 def test_a_mean_far_from_zero(any_backend, spec, dtype, columns, random):
-    """1e4, with a variance of 1e-2: a difference of mean squares would be noise, a mean rounded once is not."""
+    """Mean 1e4 and variance 1e-2: a difference of mean squares would be noise, a mean rounded once is not."""
     sample = rows(spec, 5, columns, random)
     x = 1e4 + 0.1 * random.standard_normal((5, columns))
     sample = with_exact_sum(with_x(sample, x))
@@ -41,7 +41,7 @@ def test_a_mean_far_from_zero(any_backend, spec, dtype, columns, random):
 
 @named("add_rms_norm", "add_layer_norm")
 def test_the_norm_of_a_sum(any_backend, spec, dtype, random):
-    """x + residual and its norm have the bits of two operators, one after the other; also where the sum overflows."""
+    """x + residual and its norm have the bits of two operators in sequence, also if the sum overflows."""
     sample = rows(spec, 6, 33, random)
     sample.inputs["x"][1, 3], sample.inputs["residual"][1, 3] = np.finfo(np.float16).max, np.finfo(np.float16).max
     inputs = any_backend.tensors(sample, dtype)
@@ -54,7 +54,7 @@ def test_the_norm_of_a_sum(any_backend, spec, dtype, random):
 
 @named(*NORMS)
 def test_without_eps(any_backend, spec, dtype, random):
-    """The rows that have a norm are as ever; a row of zeros has none."""
+    """A row of zeros has no norm; the other rows are unaffected."""
     sample = rows(spec, 6, 33, random)
     check(any_backend, spec, with_x(sample, sample.inputs["x"], eps=0.0), dtype)
     zeros = {name: np.zeros_like(value) if np.ndim(value) == 2 else value for name, value in sample.inputs.items()}
@@ -65,7 +65,7 @@ def test_without_eps(any_backend, spec, dtype, random):
 @named(*NORMS)
 @pytest.mark.parametrize("columns", [1, 33, 4097])
 def test_rows_of_one_value(any_backend, spec, columns, dtype, random):
-    """Without variance: a layer_norm divides by the root of eps alone."""
+    """Without variance, layer_norm divides by the root of eps alone."""
     sample = rows(spec, 4, columns, random)
     x = np.repeat([[1.0], [-3.0], [0.5], [1024.0]], columns, 1)
     check(any_backend, spec, with_exact_sum(with_x(sample, x)), dtype)
@@ -74,7 +74,7 @@ def test_rows_of_one_value(any_backend, spec, columns, dtype, random):
 @named("layer_norm", "add_layer_norm")
 @pytest.mark.parametrize("columns", [16, 1024])
 def test_zeros_keep_their_sign_in_any_layout(torch_backend, spec, columns, dtype, random):
-    """Without a bias nothing is added to a normalized zero, wherever the weight starts in memory."""
+    """Without a bias nothing is added to a normalized zero, at any alignment of the weight."""
     sample = rows(spec, 3, columns, random)
     sample = with_exact_sum(with_x(sample, np.repeat([[1.0], [-3.0], [0.5]], columns, 1)))
     inputs = torch_backend.tensors(Sample({**sample.inputs, "bias": None}), dtype)
@@ -86,7 +86,7 @@ def test_zeros_keep_their_sign_in_any_layout(torch_backend, spec, columns, dtype
 
 @named("rms_norm", "add_rms_norm")
 def test_an_offset_of_minus_zero(any_backend, spec, dtype, random):
-    """It is no default: added to a weight of -0 it gives -0, an offset of 0 would give 0."""
+    """-0 is not the default: added to a weight of -0 it gives -0, while an offset of 0 gives 0."""
     sample = rows(spec, 3, 16, random)
     inputs = {name: abs(value) for name, value in sample.inputs.items()}
     inputs["weight"] = np.full(16, -0.0)

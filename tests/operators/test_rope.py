@@ -1,4 +1,4 @@
-"""Rotary embedding: which views are read as they are, and rows beyond 2^31 elements."""
+"""Rotary embedding: views read in place, and rows beyond 2^31 elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def assert_equal(backend, got, expected):
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
 def test_slices_of_a_packed_tensor(torch_backend, dtype, interleaved, random):
-    """Positions before the heads and behind them: the bits of a contiguous copy."""
+    """Positions before the heads and after them: the bits of a contiguous copy."""
     rope = torch_backend.functions.rope
     packed, cos, sin = torch_backend.tensors(call(PACKED, (5, 16), random), dtype).values()
     for x in packed.unbind(2):
@@ -32,7 +32,7 @@ def test_a_rotation_keeps_lengths_and_turns_back(any_backend, random):
     sample = call((2, 7, 3, 64), (7, 32), random)
     inputs = any_backend.tensors(sample, "float64")
     y = any_backend.call("rope", inputs)[0]
-    _, gradients = any_backend.gradients("rope", inputs, {}, ("x",), (y,))  # of a rotation: the rotation back
+    _, gradients = any_backend.gradients("rope", inputs, {}, ("x",), (y,))  # the gradient of a rotation is its inverse
     back, x = (any_backend.to_numpy(t) for t in (gradients["x"], inputs["x"]))
     assert abs(back - x).max() < 1e-14
 

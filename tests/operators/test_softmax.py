@@ -1,4 +1,4 @@
-"""Softmax: what is masked is never looked at; rows with nothing left; long rows, and more than 2^31 elements."""
+"""Softmax: masked elements are never read; fully masked rows; long rows, and more than 2^31 elements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_causality_masks_does_not_matter(any_backend, dtype, random):
         assert not expected[:, future].any()
 
 
-def test_a_masked_row_of_nan_is_zero_where_it_is_masked(any_backend, dtype):
+def test_masked_elements_of_a_nan_row_are_zero(any_backend, dtype):
     x, mask = (
         np.array([[np.nan, 1.0, 2.0], [-np.inf, 1.0, -np.inf]]),
         np.array([[True, False, True], [True, False, True]]),
@@ -46,7 +46,7 @@ def test_a_masked_row_of_nan_is_zero_where_it_is_masked(any_backend, dtype):
 
 @pytest.mark.parametrize("columns", LENGTHS)
 def test_rows_with_nothing_kept(any_backend, columns, dtype, random):
-    """Zeros, with zero gradients, whatever is masked away there."""
+    """Results and gradients are zeros for any masked values."""
     x = random.standard_normal((4, columns))
     x[1], x[2, ::2] = np.nan, np.inf
     mask = np.ones((4, columns), bool)
@@ -61,7 +61,7 @@ def test_rows_with_nothing_kept(any_backend, columns, dtype, random):
 
 
 def test_more_rows_than_columns_of_a_causal_matrix(any_backend, dtype, random):
-    """The first rows have nothing left."""
+    """The first rows have no visible element."""
     sample = Sample({"x": random.standard_normal((2, 7, 3))}, {"causal": True})
     inputs = any_backend.tensors(sample, dtype)
     (y,), gradients = any_backend.gradients("softmax", inputs, sample.options, ("x",))
@@ -81,7 +81,7 @@ def test_long_rows_of_which_some_is_masked(any_backend, narrow, size, random):
 
 @pytest.mark.parametrize("size", [20_000, 40_000], ids=str)
 def test_many_long_rows_of_which_some_is_masked(any_gpu, dtype, size, random):
-    """More than a GPU takes at once. Each has the bits that it has among few, whichever it comes behind."""
+    """More rows than a GPU processes at once. Each has the bits that it has in a small batch, in any order."""
     x, mask = random.normal(size=(160, 2, size)), random.random(size=(160, 1, size)) < 0.5
     mask[::7], mask[::5, :, : size // 2] = False, False
     whole = random.random(size=(160, 1, 1)) < 0.5

@@ -1,5 +1,5 @@
-"""Where compiled libraries are kept: what is compiled, when, and by whom. The compiler is a program that writes down
-what it is asked for, and takes no time."""
+"""The cache of compiled libraries: which sources are compiled, when, and by which process. A fake compiler logs its
+calls, and takes no time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Place:
         (self.folder / "c++").chmod(0o755)
 
     def load(self, *others: Path) -> tuple[str, int]:
-        """What would be loaded, and how often the compiler was called."""
+        """The library that would be loaded, and the number of compiler calls."""
         log = self.folder / "log"
         log.write_text("")
         with building.compiled(building.read([self.source, *others])) as file:
@@ -66,7 +66,7 @@ class Place:
         return file, len(log.read_text().splitlines())
 
 
-COMPILED = 1 + len(FOR_LIBRARIES) + 1  # the source, what belongs to it, and the library
+COMPILED = 1 + len(FOR_LIBRARIES) + 1  # the source, its companions, and the library
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def place(tmp_path, monkeypatch):
     return Place(tmp_path)
 
 
-def test_what_is_unchanged_is_compiled_once(place):
+def test_unchanged_sources_are_compiled_once(place):
     file, calls = place.load()
     assert calls == COMPILED
     assert file.is_relative_to(place.cache)
@@ -109,7 +109,7 @@ def test_a_change_of_a_source_or_a_header_compiles_again(place, file):
     assert place.load() == (first, 0)
 
 
-def test_flags_and_the_compiler_count(place, monkeypatch):
+def test_other_flags_or_compilers_compile_again(place, monkeypatch):
     files = [place.load()[0]]
     monkeypatch.setenv("FUSEDOPS_CPU_FLAGS", "-O2")
     files.append(place.load()[0])
@@ -121,8 +121,8 @@ def test_flags_and_the_compiler_count(place, monkeypatch):
 
 
 @pytest.mark.parametrize("variable", ["FUSEDOPS_CPU_FLAGS", "CXX"])
-def test_the_processor_counts_if_flags_ask_for_it(place, monkeypatch, variable):
-    """Machines that share a cache may have other ones."""
+def test_another_processor_compiles_again_for_native_flags(place, monkeypatch, variable):
+    """Machines that share a cache may have other processors."""
     loads = []
     for flags in ("-march=native", "-mtune=native", "-O1"):
         monkeypatch.setenv(variable, flags if variable == "FUSEDOPS_CPU_FLAGS" else f"{place.folder / 'c++'} {flags}")
@@ -134,7 +134,7 @@ def test_the_processor_counts_if_flags_ask_for_it(place, monkeypatch, variable):
     assert len(set(files)) == 5
 
 
-def test_what_is_created_is_the_user_s_alone(place):
+def test_created_files_are_private_to_the_user(place):
     before = os.umask(0)
     try:
         file, _ = place.load()
@@ -155,8 +155,8 @@ def of_another_user(path, monkeypatch):
 
 @pytest.mark.parametrize("level", range(4), ids=["file", "its folder", "libraries", "the cache"])
 @pytest.mark.parametrize("change", ["group", "others", "owner"])
-def test_what_another_user_can_change_is_refused(place, monkeypatch, level, change):
-    """Neither loaded nor compiled, with a compiler or without; as soon as the advice is taken, it is loaded."""
+def test_files_writable_by_others_are_refused(place, monkeypatch, level, change):
+    """Neither loaded nor compiled, with or without a compiler; once the advice is followed, the library is loaded."""
     file, _ = place.load()
     path = (file, *file.parents)[level]
     if change == "owner":
@@ -179,7 +179,7 @@ def test_what_another_user_can_change_is_refused(place, monkeypatch, level, chan
         assert place.load() == (file, 0)
 
 
-def test_what_belongs_to_root_is_loaded(place, monkeypatch):
+def test_files_of_root_are_loaded(place, monkeypatch):
     """A cache for all users of a machine."""
     file, _ = place.load()
     if os.geteuid() == 0:
@@ -190,8 +190,8 @@ def test_what_belongs_to_root_is_loaded(place, monkeypatch):
     assert cache.fault(place.cache, *file.parents[:2], file) is None
 
 
-def test_kernels_are_not_kept_where_others_can_write(tmp_path, monkeypatch):
-    """They are compiled again by every process, which a warning says."""
+def test_kernels_are_not_cached_in_a_folder_writable_by_others(tmp_path, monkeypatch):
+    """Every process compiles them again, and warns."""
     folder = tmp_path / "new" / "cache"
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(folder))
     assert compiler._cache() == str(folder)
@@ -215,8 +215,8 @@ int main(int, char** arguments) {
 """
 
 
-def test_a_kernel_that_another_user_could_have_written_is_not_found(tmp_path):
-    """The core's own code, without a GPU."""
+def test_a_kernel_writable_by_others_is_not_found(tmp_path):
+    """Tests the core's own code, without a GPU."""
     need_compiler()
     (tmp_path / "find.cpp").write_text(FIND)
     sources = [tmp_path / "find.cpp", ROOT / CORE / "core/program/kernel_cache.cpp"]
@@ -239,11 +239,11 @@ def test_a_kernel_that_another_user_could_have_written_is_not_found(tmp_path):
         assert run("find") == "the code"
         file().chmod(0o620) if change == "mode" else os.chown(file(), 12345, -1)
         assert run("find") == ""
-        assert run("keep") == "the code"  # in its place
+        assert run("keep") == "the code"  # replaced
         assert file().stat().st_uid == os.geteuid()
 
 
-def test_the_headers_of_the_core_count(place, monkeypatch):
+def test_changed_headers_of_the_core_compile_again(place, monkeypatch):
     sources = place.folder / "sources"
     shutil.copytree(ROOT / CORE, sources / CORE)
     monkeypatch.setattr(building, "_core", lambda: sources / CORE)
@@ -255,7 +255,7 @@ def test_the_headers_of_the_core_count(place, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["short", "empty", "foreign", "moved"])
-def test_what_is_damaged_is_compiled_again(place, damage):
+def test_damaged_files_are_compiled_again(place, damage):
     file, _ = place.load()
     whole = file.read_bytes()
     if damage == "moved":
@@ -272,8 +272,8 @@ def test_what_is_damaged_is_compiled_again(place, damage):
 
 
 @pytest.mark.parametrize("name", ["a file", "/proc"])
-def test_a_cache_that_cannot_be_written_is_done_without(place, monkeypatch, name):
-    """Root, too, cannot create files in /proc, which exists and belongs to root."""
+def test_a_cache_that_cannot_be_written_is_ignored(place, monkeypatch, name):
+    """Not even root can create files in /proc, which exists and belongs to root."""
     (place.folder / "a file").touch()
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(place.folder / name))
     file, calls = place.load()
@@ -291,7 +291,7 @@ def test_no_cache_at_all(place, monkeypatch):
     assert place.load()[0].is_relative_to(place.folder / "xdg/fusedops/libraries")
 
 
-def test_without_a_compiler_what_was_compiled_is_loaded(place):
+def test_cached_libraries_load_without_a_compiler(place):
     file, _ = place.load()
     (place.folder / "c++").unlink()
     assert place.load() == (file, 0)
@@ -300,20 +300,20 @@ def test_without_a_compiler_what_was_compiled_is_loaded(place):
         place.load()
 
 
-def test_nothing_is_left_of_a_failure(place):
+def test_a_failure_leaves_no_files(place):
     place.write_compiler(more="echo 'folder0/mine.cpp:1: error: no' >&2; exit 1")
     with pytest.raises(BuildError) as raised:
         place.load()
     assert str(raised.value).startswith(f"the compiler failed: {place.source}:1: error: no\n")
     (folder,) = (place.cache / "libraries").iterdir()
     assert [path.name for path in folder.iterdir()] == ["fusedops.lock"]
-    (folder / "compiling-killed").mkdir()  # by a process that was killed
+    (folder / "compiling-killed").mkdir()  # by a killed process
     place.write_compiler()
     _, calls = place.load()
     assert calls == COMPILED and not (folder / "compiling-killed").exists()
 
 
-def test_a_source_that_changes_meanwhile_is_not_mistaken(place):
+def test_a_source_that_changes_during_compilation_is_compiled_again(place):
     place.write_compiler(more=f"echo '// changed' >> '{place.source}'")
     with pytest.raises(BuildError, match=r"^a source was changed while it was compiled; load it again$"):
         place.load()
@@ -330,7 +330,7 @@ with library.compiled(library.read([Path(sys.argv[1])])) as file:
 """
 
 
-def test_of_several_processes_one_compiles(place):
+def test_one_of_several_processes_compiles(place):
     place.write_compiler(more="sleep 0.2")
     (place.folder / "log").write_text("")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -343,7 +343,7 @@ def test_of_several_processes_one_compiles(place):
 
 
 def test_an_installed_package_brings_its_headers(place):
-    """Outside of a checkout they are in the package."""
+    """Without a checkout they are in the package."""
     copy = copy_without_libraries(place.folder)
     sources = copy / "fusedops/_sources"
     if not sources.exists():
@@ -356,8 +356,8 @@ def test_an_installed_package_brings_its_headers(place):
     assert "BuildError: the sources are not in " in done.stderr.splitlines()[-1]
 
 
-def test_kernels_are_compiled_where_nvcc_is(place, monkeypatch):
-    """On any machine: with a toolkit that is a few files."""
+def test_kernels_are_compiled_if_nvcc_is_installed(place, monkeypatch):
+    """Runs on any machine: the fake toolkit is a few files."""
     toolkit, kernel = place.folder / "toolkit", place.source.parent / "mine.cu"
     kernel.touch()
     for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
@@ -371,7 +371,7 @@ def test_kernels_are_compiled_where_nvcc_is(place, monkeypatch):
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     monkeypatch.setattr(building, "_gpus_here", list)
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
-    assert place.load(kernel) == (of_cpu, 0)  # there is no GPU
+    assert place.load(kernel) == (of_cpu, 0)  # no GPU
     files = []
     for architectures in ("8.0", "9.0+PTX"):
         monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", architectures)
@@ -382,6 +382,6 @@ def test_kernels_are_compiled_where_nvcc_is(place, monkeypatch):
         (line,) = (line for line in log.splitlines() if line.startswith("nvcc "))
         number = architectures[0] + "0"
         assert f"-gencode=arch=compute_{number},code=sm_{number}" in line and "-DFUSEDOPS_WITH_CUDA" in line
-        assert " -Icore_cuda " in line and " -c folder0/mine.cu " in line  # no path of a user's is in it
+        assert " -Icore_cuda " in line and " -c folder0/mine.cu " in line  # the user's paths are not in it
         assert "libcudart_static.a" in log
     assert len({of_cpu, *files}) == 3

@@ -1,4 +1,4 @@
-"""Functions of a user's, beyond what every operator guarantees: how inputs broadcast, numbers, and what they become."""
+"""Expressions, beyond the guarantees of every operator: broadcasting, numbers, and the resulting operators."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def made(backend, spec, monkeypatch):
 @pytest.mark.parametrize("spec", [PRODUCT, CENTRED], ids=str)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_broadcasting(any_backend, spec, shapes, random, monkeypatch):
-    """In values and gradients, of each dtype: tolerances follow from the dtype and from how many terms are summed."""
+    """Values and gradients in each dtype: tolerances follow from the dtype and the number of summed terms."""
     made(any_backend, spec, monkeypatch)
     sample = Sample({name: np.asarray(random.normal(size=shape)) for name, shape in zip("abc", shapes, strict=True)})
     for dtype in ("float64", "float32", "float16", "bfloat16"):
@@ -56,7 +56,7 @@ def test_broadcasting(any_backend, spec, shapes, random, monkeypatch):
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_float32_beside_16_bits(any_backend, narrow, random, monkeypatch):
-    """Any inputs, but not all; each gradient has its input's dtype, and the result has 16 bits."""
+    """Any but not all inputs are float32; each gradient has its input's dtype, and the result has 16 bits."""
     made(any_backend, PRODUCT, monkeypatch)
     for wide in itertools.product((False, True), repeat=3):
         if all(wide):
@@ -75,7 +75,7 @@ NUMBERS = (0.3, -2, np.float64(1 / 3), np.float32(0.1), 10**20, float("inf"), -0
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_numbers(any_backend, dtype, random):
-    """In any place but all: with the bits of tensors of one element that hold them, in float32 beside 16 bits."""
+    """In any place except all: a number gives the bits of a tensor of one element, float32 if others have 16 bits."""
     f = any_backend.functions.elementwise("x * y - where(z < 0.2, x, z)")
     wide = "float64" if dtype == "float64" else "float32"
     for places in ([1], [2], [1, 2], [0], [0, 1]):
@@ -86,7 +86,7 @@ def test_numbers(any_backend, dtype, random):
                 values[i] = number
                 tensors[i] = any_backend.tensor(np.array(float(number)), wide)
             got = any_backend.to_numpy(f(*values))
-            if 0 not in places:  # else the first tensor would be another
+            if 0 not in places:  # otherwise another tensor comes first
                 assert_same_bits(got, any_backend.to_numpy(f(*tensors)), f"{number!r} in {places}")
             assert got.dtype.name == dtype
 
@@ -104,32 +104,33 @@ def test_a_number_has_no_gradient(any_backend, random):
     assert_same_bits(any_backend.to_numpy(gradients["y"]), dy)
 
 
-def rows(backend) -> set[str]:
+def operators(backend) -> set[str]:
     return set(backend.functions.library.TABLE)
 
 
 def test_one_operator_for_each_set_of_numbers(any_backend):
-    """In PyTorch's eager code alone: elsewhere a number is a tensor. The text decides, not spacing or the function;
-    and never a number's value."""
+    """Only in PyTorch's eager code: elsewhere a number is a tensor. The text identifies an operator, not its spacing,
+    the function or a number's value."""
     elementwise = any_backend.functions.elementwise
     x = any_backend.tensor(np.ones(3), "float32")
-    text = f"x * p + q * {len(rows(any_backend))}"  # of no other test, device or framework
+    text = f"x * p + q * {len(operators(any_backend))}"  # of no other test, device or framework
     f = elementwise(text, name="counted")
     f(x, 1.5, x)
-    before = rows(any_backend)
+    before = operators(any_backend)
     for number in range(20):
         f(x, number / 7, x)
         elementwise(text.replace(" ", "  "), name="counted")(x, number, x)
-    assert rows(any_backend) == before
+    assert operators(any_backend) == before
     f(x, x, 2.0)
-    assert len(rows(any_backend) - before) == (2 if any_backend.framework == "torch" else 0)  # and its derivative
-    before = rows(any_backend)
+    new = operators(any_backend) - before
+    assert len(new) == (2 if any_backend.framework == "torch" else 0)  # and its derivative
+    before = operators(any_backend)
     assert any_backend.traced(lambda x: f(2.0, x, 3.0))(x) is not None
-    assert rows(any_backend) == before
+    assert operators(any_backend) == before
 
 
 def test_inputs(any_backend):
-    """By order of appearance, or as declared."""
+    """Inputs in order of appearance, or as declared."""
     elementwise = any_backend.functions.elementwise
     x, y = (any_backend.tensor(np.array(v), "float32") for v in ([1.0, 2.0], [3.0, 5.0]))
     assert elementwise("y - x").inputs == ("y", "x")
@@ -138,7 +139,7 @@ def test_inputs(any_backend):
     assert any_backend.to_numpy(f(x, y)).tolist() == [2, 3]
 
 
-def test_what_it_says_of_itself(package):
+def test_repr_and_attributes(package):
     f = package.elementwise("silu(g) * u", name="gate")
     assert (f.__name__, f.expression, f.inputs) == ("gate", "silu(g) * u", ("g", "u"))
     assert "struct Program" in f.source
@@ -149,7 +150,7 @@ def test_what_it_says_of_itself(package):
 
 
 def test_the_derivative_is_an_expression(any_backend, random):
-    """What is shown of it, without its sums, computes it."""
+    """The displayed derivative, without its sums, computes the gradient."""
     elementwise = any_backend.functions.elementwise
     x, dy = (any_backend.tensor(random.normal(size=(3, 5)), "float64") for _ in range(2))
     f = elementwise("tanh(x) * mean(x * x)", name="derived")
@@ -225,7 +226,7 @@ def both_packages():
 
 
 def test_threads_define_and_call(any_backend, random):
-    """The same expressions at once: each becomes one operator, and every call has its bits."""
+    """Parallel threads define the same expressions: each becomes one operator, and every call has its bits."""
     texts = [f"x * {i}.25 + tanh(y) / {i + 1}" for i in range(6)]
     x, y = (any_backend.tensor(random.normal(size=(33, 129)), "float32") for _ in range(2))
 
@@ -247,7 +248,7 @@ def test_threads_define_and_call(any_backend, random):
 @hypothesis.given(text=st.recursive(LEAVES, grown, max_leaves=5), seed=st.integers(0, 99))
 @hypothesis.settings(max_examples=12, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 def test_random_expressions(any_backend, text, seed):
-    """Derivatives of first order within the bound of the errors of each operation."""
+    """First derivatives are within the propagated error bounds of each operation."""
     random = np.random.default_rng(seed)
     spec = Expression("random", f"{text} + 0 * x")
     shapes = {"x": (3, 5), "w": (5,), "b": (3, 1), "s": ()}

@@ -1,4 +1,4 @@
-"""Gradients of branches: the slope of a branch that is not taken stays out, even if it is infinite or NaN."""
+"""Gradients of branches: an infinite or NaN slope of an untaken branch has no effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusedops.expressions import Expression
 from tests.helpers.expressions import evaluate
 from tests.helpers.numerics import assert_accurate, reference_dtype
 
-# A function of x, and a place where it or a slope of it is infinite or NaN.
+# A function of x, and a point at which the function or a slope is infinite or NaN.
 SINGULAR = {
     "sqrt(x)": 0.0,
     "sqrt(-x)": 1.0,
@@ -55,7 +55,7 @@ AROUND = ["{y}", "w * ({y})", "x * w + 2 * ({y})", "sin({y})", "({y}) * sum(w)",
 
 
 def cases():
-    """Texts with f, and the same without it."""
+    """Texts with f, and the same texts without it."""
     for (f, x), selected in itertools.product(SINGULAR.items(), SELECTED):
         yield selected.format(f=f), "3 * x", x
     for (f, x), around in itertools.product(SINGULAR.items(), AROUND):
@@ -64,7 +64,7 @@ def cases():
 
 @pytest.mark.parametrize(("text", "plain", "singular"), [*cases()])
 def test_derivatives_where_no_element_takes_the_branch(text, plain, singular, random):
-    """First and second derivatives are those of the other branch alone."""
+    """First and second derivatives are those of the other branch."""
     values = [np.full((2, 4), singular), np.zeros((2, 4)), random.uniform(0.5, 2, (2, 4))]
     got, expected = (derivatives(f"{written} + 0 * c + 0 * w", values) for written in (text, plain))
     for one, other in zip(got, expected, strict=True):
@@ -72,7 +72,7 @@ def test_derivatives_where_no_element_takes_the_branch(text, plain, singular, ra
 
 
 def derivatives(text, values):
-    """Gradients of first and second order, for random upstream gradients."""
+    """First and second gradients, for random upstream gradients."""
     definition, found = Expression(text, ["x", "c", "w"]).definition(), []
     for _ in range(2):
         random = np.random.default_rng(0)

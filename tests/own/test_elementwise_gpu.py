@@ -1,4 +1,4 @@
-"""Only on a GPU: where compiled kernels are kept, and kernels that are compiled while a graph is captured."""
+"""Expressions on a GPU: the cache of compiled kernels, and kernels compiled during a graph capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.running import environment, python
 
-# One kernel forward, and one backward. It prints the sum of the results' bits.
+# One kernel forward, and one backward. Prints the sum of the results' bits.
 PROGRAM = """
 import torch, fusedops.torch as fo
 x = torch.linspace(-2, 2, 4096, device="cuda").reshape(4, 1024).requires_grad_()
@@ -23,7 +23,7 @@ print(y.view(torch.int32).sum().item(), x.grad.view(torch.int32).sum().item())
 
 
 class Runs:
-    """The program in processes of their own, and the files that they leave."""
+    """Runs the program in separate processes, and lists the files that they leave."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ def runs(torch_gpu, tmp_path) -> Runs:
 
 
 @pytest.mark.slow
-def test_kernels_are_kept_and_found(runs):
+def test_kernels_are_cached_and_found(runs):
     expected = runs.run()
     kept = runs.files()
     assert len(kept) == 2
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_compiled_again(runs, damage):
 
 
 @pytest.mark.slow
-def test_what_another_user_can_change_is_not_loaded(runs):
+def test_files_writable_by_others_are_not_loaded(runs):
     """A file is compiled again and replaced; a folder is neither read nor written."""
     expected = runs.run()
     assert stat.S_IMODE(runs.folder.stat().st_mode) == 0o700
@@ -109,14 +109,14 @@ def test_a_folder_that_cannot_be_written(runs):
     expected = runs.run()
     file = runs.folder / "file"
     file.touch()
-    # /proc exists and belongs to root, who cannot create files in it either.
+    # Not even root can create files in /proc, which exists and belongs to root.
     for folder in (file, file / "below", "/proc", "/proc/nowhere"):
         assert runs.run(FUSEDOPS_CACHE_DIR=str(folder)) == expected
     assert runs.run(FUSEDOPS_CACHE_DIR="", XDG_CACHE_HOME="", HOME="-") == expected
 
 
 @pytest.mark.slow
-def test_where_kernels_are_kept_by_default(runs, tmp_path):
+def test_the_default_folder_of_kernels(runs, tmp_path):
     runs.run(FUSEDOPS_CACHE_DIR="", XDG_CACHE_HOME="", HOME=str(tmp_path / "home"))
     assert len(list((tmp_path / "home/.cache/fusedops").iterdir())) == 2
     runs.run(FUSEDOPS_CACHE_DIR="", XDG_CACHE_HOME=str(tmp_path / "xdg"))
@@ -127,11 +127,11 @@ def test_where_kernels_are_kept_by_default(runs, tmp_path):
 def test_two_processes_at_once(runs):
     processes = [runs.start() for _ in range(3)]
     assert len({runs.end(process) for process in processes}) == 1
-    assert len(runs.files()) == 2  # nothing is left of what was being written
+    assert len(runs.files()) == 2  # no temporary files are left
 
 
 def test_a_graph_that_compiles(torch_gpu, random):
-    """Captured without a call before: the kernel is compiled meanwhile, and the graph replays it."""
+    """Captured without a prior call: the kernel is compiled during the capture, and the graph replays it."""
     torch = torch_gpu.torch
     f = torch_gpu.functions.elementwise("x * 1.2345 + sum(x) * y", name="captured")
     x, y = (torch_gpu.tensor(random.normal(size=(65, 130)), "float32") for _ in range(2))
@@ -145,7 +145,7 @@ def test_a_graph_that_compiles(torch_gpu, random):
 
 
 def test_backward_alone_in_its_thread(torch_gpu):
-    """Autograd's thread has no context of the GPU yet, which the driver's launch needs."""
+    """Autograd's thread has no CUDA context yet, which the driver's launch needs."""
     code = """
 import torch, fusedops.torch as fo
 x = torch.ones(1000, device="cuda", requires_grad=True)
@@ -170,7 +170,7 @@ def test_the_second_gpu(torch_gpu, random):
 
 
 def test_tensors_of_two_frameworks(torch_gpu, tf_gpu, random):
-    """Each binding compiles for itself, and both find the other's kernels on disk: the same bits."""
+    """Each binding compiles separately, and both find the other's kernels on disk: the same bits."""
     values = random.normal(size=(70, 300))
     found = []
     for backend in (torch_gpu, tf_gpu):

@@ -1,4 +1,4 @@
-"""The inputs of expressions: their dtypes beside each other, booleans and integers, calls by name."""
+"""The inputs of expressions: mixed dtypes, booleans and integers, calls by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHAPES = [
 
 
 def wide(dtype: str) -> str:
-    """The dtype that an expression computes in."""
+    """The compute dtype of an expression."""
     return "float64" if dtype == "float64" else "float32"
 
 
@@ -54,8 +54,8 @@ def gradients(backend, f, inputs, wanted):
 @pytest.mark.parametrize("dtype", FLOATING)
 @pytest.mark.parametrize("integral", INTEGRAL)
 def test_booleans_and_integers(any_backend, integral, dtype, random):
-    """With the bits of a tensor in the compute dtype that holds the same values, rounded to nearest: 2**24 + 1 is no
-    float32. In results and in the gradients of the other inputs, for every way to broadcast."""
+    """They give the bits of a tensor in the compute dtype with the same values, rounded to nearest: 2**24 + 1 is not a
+    float32. Covers results and the gradients of the other inputs, for every broadcast."""
     f = any_backend.functions.elementwise(TEXT, name="integral")
     for shapes in SHAPES:
         n = integers(integral, shapes[0], random)
@@ -83,7 +83,7 @@ def test_integers_are_converted_as_the_framework_converts_them(any_backend, inte
 
 
 def test_a_mask_of_what_is_differentiated(any_backend, random):
-    """In eager and in traced code: the mask has no gradient, and takes none away."""
+    """In eager and in traced code: the mask has no gradient, and does not affect the others."""
     f = any_backend.functions.elementwise("where(mask, x * x, n * x)", name="own_mask")
     x = any_backend.tensor(random.normal(size=(4, 5)), "float64")
     slope = np.where(any_backend.to_numpy(x) > 0, 2 * any_backend.to_numpy(x), 3)
@@ -108,7 +108,7 @@ def test_a_mask_of_what_is_differentiated(any_backend, random):
 
 
 def test_a_mask(any_backend):
-    """The operator that everybody writes first: without a floating input but for a number it is one of float32."""
+    """A common first expression: without a floating input other than a number, its dtype is float32."""
     x = any_backend.tensor(np.array([1.0, np.nan, np.inf]), "float32")
     mask = any_backend.tensor(np.array([True, False, True]), "")
     elementwise = any_backend.functions.elementwise
@@ -121,7 +121,7 @@ def test_a_mask(any_backend):
 
 @pytest.mark.parametrize("integral", ["bool", "int32", "int64"])
 def test_integers_in_traced_code(any_backend, integral, random):
-    """The same bits, forward and backward, and numbers beside them."""
+    """The same bits, forward and backward, also with numbers as inputs."""
     f = any_backend.functions.elementwise("where(n, x * s, w) - n * x", name="traced")
     n = any_backend.tensor(
         integers(integral, (5, 7), random) % 5 if integral != "bool" else random.random((5, 7)) < 0.5, ""
@@ -162,7 +162,7 @@ def test_integers_in_traced_code(any_backend, integral, random):
 
 @pytest.mark.parametrize("dtypes", list(itertools.product(FLOATING, repeat=2)), ids="-".join)
 def test_the_order_of_dtypes(any_backend, dtypes, random):
-    """float32 beside one dtype of 16 bits, in any order, with the bits of float32 rounded once; other mixes are errors
+    """float32 mixed with one 16-bit dtype, in any order, gives the bits of float32 rounded once; other mixes are errors
     that name the input."""
     f = any_backend.functions.elementwise("x * w + mean(x)", name="ordered")
     tensors = [any_backend.tensor(random.normal(size=(6, 40)), dtype) for dtype in dtypes]
@@ -188,7 +188,7 @@ def test_the_order_of_dtypes(any_backend, dtypes, random):
 
 @pytest.mark.parametrize("dtype", FLOATING)
 def test_a_number_first(any_backend, dtype, random):
-    """It does not decide the dtype."""
+    """A number does not decide the dtype."""
     f = any_backend.functions.elementwise("a * x + b", name="first")
     x = any_backend.tensor(random.normal(size=(3, 5)), dtype)
     y = f(3, x, 1.5)
@@ -200,7 +200,8 @@ NUMBERED = Expression("numbered", "m = mean(x); return m, rsqrt(mean(x * x) + ep
 
 
 def test_rows_of_numbers_in_traced_code(any_backend, random):
-    """Results of reductions and numbers have one column, in eager and in traced code; with tensors they have all."""
+    """In eager and traced code, results of reductions and numbers have one column; with tensors they have all
+    columns."""
     f = NUMBERED.made_by(any_backend.functions)
     x = any_backend.tensor(random.normal(size=(4, 30)), "float32")
     for values, shapes in (((1e-3, 2.0), [(4, 1), (4, 1), (4, 30)]), ((x, 2.0), [(4, 1), (4, 30), (4, 30)])):
@@ -247,7 +248,8 @@ def test_wrong_names(any_backend, positional, named, sentence):
 
 @pytest.mark.parametrize("value", [1 / 3, 2.0**100])
 def test_a_number_beside_a_reduction(any_backend, value, random):
-    """The bits of a number in the text: derivatives do not sum it over the row, which would round and overflow."""
+    """The bits are those of a number in the text: derivatives do not sum it over the row, which would round and
+    overflow."""
     make, x = any_backend.functions.elementwise, any_backend.tensor(random.normal(size=(3, 1003)), "float32")
     of_numbers, of_text = make("sum(x) * s", name="numbered"), make(f"sum(x) * {value!r}", name="written")
     found = gradients(any_backend, lambda x: of_numbers(x, value), {"x": x}, ["x"])

@@ -1,5 +1,5 @@
-"""Names of expressions and of their inputs, and how they become operators: none stands for two programs, each reaches
-every framework, and one that is refused leaves the others alone."""
+"""Names of expressions and of their inputs, and their operators: no name stands for two programs, each reaches every
+framework, and a refused one does not affect the others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_long_names(any_backend, ones, length):
 
 
 def test_another_program_of_the_same_digits(any_backend, ones, monkeypatch):
-    """An error, and never the other one's values."""
+    """An error, never the values of the other program."""
     monkeypatch.setattr(expression, "digest", lambda key: "0" * 15 + "1")
     name = f"digits_{any_backend.framework}_{any_backend.device}"
     f = any_backend.functions.elementwise("x * 37.5244140625", name=name)
@@ -80,8 +80,8 @@ def test_another_program_of_the_same_digits(any_backend, ones, monkeypatch):
     assert any_backend.to_numpy(f(ones)).tolist() == [37.5244140625, 2 * 37.5244140625]
 
 
-def test_digits_follow_from_all_that_is_computed():
-    """From the derivative, too: what is written out has another one than the function."""
+def test_digits_depend_on_the_whole_program():
+    """Including the derivative: an expanded formula has another derivative than the function."""
     written = "v = min(x * x, 1000); x * sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * v))"
     texts = ("x * 2.0", "x * -2.0", "x * 0.0", "x * -0.0", "y * 2.0", "gelu_tanh(x)", written)
     names = [Expression(text).definition().name for text in texts]
@@ -92,12 +92,12 @@ def test_digits_follow_from_all_that_is_computed():
 
 
 def test_one_refused_operator(any_backend, ones):
-    """Its error comes each time, and every other expression works."""
+    """The error is raised each time, and every other expression works."""
     bad = Expression("x * 3 + 7.25", name="refused").definition()
     named = {bad.name, bad.backward().name}
 
-    def refuse(row):
-        if row.name in named:
+    def refuse(operator):
+        if operator.name in named:
             raise RuntimeError("this one is refused")
 
     any_backend.functions.library.for_each(refuse)
@@ -113,7 +113,7 @@ def test_one_refused_operator(any_backend, ones):
 
 
 def test_another_thread_adds_operators_in_between(any_backend, ones, monkeypatch):
-    """No operator becomes one of the framework before its second derivative is known."""
+    """No operator is registered with the framework before its second derivative is known."""
     rows = type(any_backend.functions.elementwise("x")).rows
     threads = []
 

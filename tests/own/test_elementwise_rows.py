@@ -1,4 +1,4 @@
-"""Expressions over rows: every stage computes the same bits, rows of no elements, and the shape of a result."""
+"""Expressions over rows: every stage computes the same bits, empty rows, and the shape of a result."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.helpers.numerics import assert_same_bits
 from tests.tools.test_expressions import LEAVES, grown
 
 SHAPES = {"x": (40, 37), "w": (37,), "b": (40, 1), "s": ()}
-# Further readers of the products, in the last stage alone: they must not change what is rounded there.
+# Further uses of the products in the last stage only: they must not change roundings there.
 PRODUCTS = ("x * w", "x * b")
 
 
 @hypothesis.given(text=st.recursive(LEAVES, grown, max_leaves=6), seed=st.integers(0, 99))
 @hypothesis.settings(max_examples=25, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("product", PRODUCTS)
-def test_a_row_has_its_extremes(any_backend, product, text, seed):
-    """The last stage finds the elements that gave the maximum and the minimum."""
+def test_extremes_equal_elements_of_their_row(any_backend, product, text, seed):
+    """The last stage finds the elements that equal the maximum and the minimum."""
     names = ["x", "w", "b", "s"]
     q = f"p = {product}; q = p + {text}"
     written = f"{q}; return where(q == max(q), 1, 0), where(q == min(q), 1, 0), p, q * p + 0 * (x + w + b + s)"
@@ -37,7 +37,7 @@ def test_a_row_has_its_extremes(any_backend, product, text, seed):
 
 
 def test_every_row_has_a_gradient_of_its_extreme(any_backend, dtype, random, monkeypatch):
-    """The shares of a row's elements add up to its upstream gradient, whatever else reads the values."""
+    """The gradients of a row's elements add up to its upstream gradient, for any other use of the values."""
     text = "p = x * y; q = p + z; return q * p - max(q), q * p - min(q)"
     monkeypatch.setitem(any_backend.made, "extremes", any_backend.functions.elementwise(text))
     inputs = {name: any_backend.tensor(random.normal(size=(2000, 37)), dtype) for name in "xyz"}
@@ -70,7 +70,7 @@ def test_every_row_has_a_gradient_of_its_extreme(any_backend, dtype, random, mon
 )
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (700, 0), (2, 3, 0), (0, 0)], ids=str)
 def test_rows_of_no_elements(any_backend, dtype, shape, text, expected):
-    """A reduction of no elements has its neutral value, a mean is NaN; the rest of the formula applies to them."""
+    """A reduction of no elements gives its neutral value, a mean NaN; the rest of the formula applies to it."""
     x = any_backend.tensor(np.zeros(shape), dtype)
     function = any_backend.functions.elementwise(text)
     got = any_backend.to_numpy(function(x, 2.5) if "s" in function.inputs else function(x))
@@ -79,7 +79,7 @@ def test_rows_of_no_elements(any_backend, dtype, shape, text, expected):
 
 
 def test_several_results_of_rows_of_no_elements(any_backend, dtype):
-    """Results of all elements are empty beside those of rows."""
+    """Results per element are empty, results per row are not."""
     function = any_backend.functions.elementwise("return x * b, max(x), sum(x) + 1, b - mean(x)")
     x, b = any_backend.tensor(np.zeros((5, 0)), dtype), any_backend.tensor(np.ones((5, 1)), dtype)
     results = [any_backend.to_numpy(y).astype(float) for y in function(x, b)]
@@ -88,7 +88,7 @@ def test_several_results_of_rows_of_no_elements(any_backend, dtype):
 
 
 def test_gradients_of_rows_of_no_elements(any_backend, dtype, monkeypatch):
-    """Empty for what has no elements, and zero for what was broadcast along them."""
+    """Empty for inputs without elements, and zero for inputs broadcast along them."""
     monkeypatch.setitem(
         any_backend.made, "none", any_backend.functions.elementwise("return sum(x * b * s), max(x), mean(x) * b")
     )
@@ -99,7 +99,7 @@ def test_gradients_of_rows_of_no_elements(any_backend, dtype, monkeypatch):
         assert_same_bits(any_backend.to_numpy(gradient).astype(float), np.zeros(shapes[name]), name)
 
 
-# Forms of which nothing is left of y, or of its reduction, but its shape.
+# Forms in which y or its reduction folds away, except for its shape.
 FOLDED = [
     ("where(0.25 > 3.0, {y}, 0.25)", 0.25),
     ("where(1, 0.25, {y})", 0.25),
@@ -112,7 +112,7 @@ FOLDED = [
 @pytest.mark.parametrize(("form", "value"), FOLDED)
 @pytest.mark.parametrize("of_rows", [False, True])
 def test_an_input_that_folds_away(any_backend, form, value, of_rows, random, monkeypatch):
-    """It takes part in the shape of a result as before, and has a gradient of zeros."""
+    """It still determines the shape of the result, and has a gradient of zeros."""
     y = "max(sqrt(1.25 + y ** 2))" if of_rows else "sqrt(1.25 + y ** 2)"
     for text, rows in (("max(tanh(x)) - {folded}", of_rows), ("{folded}", of_rows), ("x * {folded}", False)):
         function = any_backend.functions.elementwise(text.format(folded=form.format(y=y)), inputs=None)
@@ -126,7 +126,7 @@ def test_an_input_that_folds_away(any_backend, form, value, of_rows, random, mon
 
 
 def test_shapes_follow_from_the_text():
-    """Folding changes no shape: of elements, of rows, or of the call."""
+    """Folding changes no shape: per element, per row, or of the call."""
     of_rows = {"max(x)": True, "2": False, "max(2)": True, "x": False, "where(0, max(x), 2)": True}
     for (left, rows), (right, others) in itertools.product(of_rows.items(), repeat=2):
         for form in ("where(0, {}, {})", "where(1, {}, {})", "where({}, 3, {})", "max({}, {})", "{} ** 0 + {}"):

@@ -1,5 +1,5 @@
-"""Functions of a user's in other processes: what was exported or saved is taken up where the expression is made first,
-and elsewhere the framework names the operator that it lacks."""
+"""Expressions in other processes: exported or saved ones work once the expression is defined, and otherwise the
+framework names the missing operator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import python
 
-# By name: what makes a function, and its call. A number, a mask or a gradient needs no other operator than the making.
+# Name -> a function's definition, and its call. Numbers, masks and gradients need no other operator than the
+# definition's.
 CALLS = {
     "norm": ("x * rsqrt(mean(x * x) + 1e-6) * w", "f(x, w)"),
     "number": ("x * s + w", "f(x, 0.5, w)"),
@@ -22,8 +23,8 @@ CALLS = {
 }
 DEFINE = 'f = fo.elementwise("{text}", name="saved")'
 
-# Another process: it makes these functions, and takes up what is in these folders. One process serves all functions,
-# since its start takes longer than the rest.
+# Another process defines these functions, and loads these folders. One process serves all functions, since its start
+# takes longest.
 PROGRAM = """
 from pathlib import Path
 import numpy as np
@@ -150,8 +151,8 @@ except RuntimeError as error:
 
 
 @pytest.mark.slow
-def test_more_than_the_table_holds(package):
-    """One sentence, where the function is made."""
+def test_a_full_operator_table_is_an_error(package):
+    """One error message when the function is defined."""
     done = python(MANY.format(framework=package.__name__.removeprefix("fusedops.")))
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()

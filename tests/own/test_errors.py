@@ -1,4 +1,4 @@
-"""fo.load: what it refuses, with one sentence, the same in both frameworks. No operator is added."""
+"""fo.load: refused libraries, each with one message, the same in both frameworks. No operator is added."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.helpers.own_operators import need_compiler, small
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """What one framework compiles, the other one loads."""
+    """A cache shared by both frameworks."""
     return tmp_path_factory.mktemp("a cache")
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch, cache):
-    for name, value in {"FUSEDOPS_CACHE_DIR": str(cache), "CUDA": "0", "DEBUG": "1"}.items():  # which compiles sooner
+    for name, value in {"FUSEDOPS_CACHE_DIR": str(cache), "CUDA": "0", "DEBUG": "1"}.items():  # compiles faster
         monkeypatch.setenv(name, value)
 
 
@@ -40,20 +40,20 @@ def test_names(package, source, name):
 
 
 @pytest.mark.parametrize("name", ["relu", "load", "library", "ops", "a module"])
-def test_names_that_fusedops_has(package, source, name):
-    if name == "a module":  # which nothing may have imported yet
+def test_names_of_fusedops_are_refused(package, source, name):
+    if name == "a module":  # a module that may not be imported yet
         name = "nn" if package.__name__ == "fusedops.torch" else "keras"
     with pytest.raises(ValueError, match=f"^fusedops.load: name must be new; got '{name}', one that fusedops has$"):
         package.load(name, source)
 
 
-def test_what_is_no_name(package, source):
+def test_invalid_names(package, source):
     with pytest.raises(TypeError, match=r"^fusedops.load: name must be a str; got PosixPath$"):
         package.load(source, source)
 
 
 @pytest.mark.parametrize("sources", [None, 3, [None], [3.0]], ids=repr)
-def test_what_are_no_sources(package, sources):
+def test_invalid_sources(package, sources):
     with pytest.raises(TypeError, match=r"^fusedops.load: sources must be a path or a list of paths; got "):
         package.load("mine", sources)
 
@@ -86,7 +86,7 @@ def test_no_sources(package):
 
 
 @pytest.mark.parametrize("name", ["nowhere.cpp", "folder.cpp"])
-def test_sources_that_are_not_there(package, source, tmp_path, name):
+def test_missing_sources(package, source, tmp_path, name):
     (tmp_path / "folder.cpp").mkdir()
     with pytest.raises(FileNotFoundError) as raised:
         package.load("mine", [source, str(tmp_path / name)])
@@ -106,7 +106,7 @@ def test_a_bad_option(package, source, monkeypatch):
         package.load("mine", source)
 
 
-def test_what_does_not_compile(package, source):
+def test_a_source_that_does_not_compile(package, source):
     need_compiler()
     source.write_text("#include <cmath>\n\nint broken( { }\n")
     with pytest.raises(RuntimeError) as raised:
@@ -119,8 +119,8 @@ def test_what_does_not_compile(package, source):
 @pytest.mark.parametrize(
     ("look_up", "name"), [('attribute_of<double>(kMine, "alhpa")', "alhpa"), ('input_of(kMine, "bias")', "bias")]
 )
-def test_a_name_that_is_not_declared(package, source, look_up, name):
-    """The first error has the name, and the place where the author has written it."""
+def test_the_first_error_locates_an_undeclared_name(package, source, look_up, name):
+    """The first error contains the name and its place in the author's code."""
     need_compiler()
     signature = (
         '{.name = "mine", .inputs = {{"x"}}, .outputs = {{"y", "x"}}, .attributes = {{"alpha", Type::f64, "1.0"}}}'
@@ -138,8 +138,8 @@ def test_a_name_that_is_not_declared(package, source, look_up, name):
     assert re.fullmatch(rf'fusedops\.load: the compiler failed: {source}:4:\d+: error: .*"{name}".*', first)
 
 
-def test_what_does_not_link(package, source):
-    """All symbols must be there: a library shares none with the core."""
+def test_a_source_that_does_not_link(package, source):
+    """All symbols must be defined: a library shares none with the core."""
     need_compiler()
     source.write_text('extern "C" void other();\nextern "C" void mine() { other(); }\n')
     with pytest.raises(RuntimeError, match=r"^fusedops.load: the compiler failed: .*undefined reference to .other"):
@@ -148,8 +148,8 @@ def test_what_does_not_link(package, source):
 
 LIBRARY = """
 extern "C" FUSEDOPS_EXPORT const fusedops::Library* fusedops_library() {
-  static const fusedops::Operator* const rows[] = {&fusedops::row()};
-  static const fusedops::Library library{{.version = 0}, rows, 1};
+  static const fusedops::Operator* const operators[] = {&fusedops::small()};
+  static const fusedops::Library library{{.version = 0}, operators, 1};
   return &library;
 }
 """
@@ -214,7 +214,7 @@ def formula(f, c, dy):
     ],
 )
 def test_gradients(package, source, gradients, kind, sentence):
-    """They are looked at before anything is added: of a library that would be refused."""
+    """Gradients are checked before anything is added; here the library would be refused."""
     need_compiler()
     source.write_text(small(TAKEN))
     with pytest.raises(kind) as raised:

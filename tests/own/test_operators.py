@@ -1,5 +1,5 @@
-"""fo.load: the guide's operator, compiled outside of the repository, is one like any other. Each test is a process of
-its own, since an operator that is loaded stays."""
+"""fo.load: the guide's operator, compiled outside of the repository, behaves like any other. Each test runs in its own
+process, since a loaded operator stays."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_in_tensorflow(device, cache, tmp_path):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_mistakes_of_an_author(cache, tmp_path, framework):
-    """They end in a sentence, or in nothing, and never end the process."""
+    """Mistakes end in an error message or have no effect, and never end the process."""
     require(framework, "cpu")
     check("own_mistakes.py", cache, tmp_path, "cpu", framework)
 
 
 @pytest.mark.slow
 def test_the_kernels_of_the_guide_compile(cache, tmp_path, monkeypatch):
-    """Also where no GPU would run them."""
+    """Compiled also without a GPU."""
     need_compiler("cuda")
     monkeypatch.setenv("FUSEDOPS_CACHE_DIR", str(cache))
     monkeypatch.setenv("FUSEDOPS_CUDA_ARCHS", "9.0")

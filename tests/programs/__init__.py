@@ -1,1 +1,1 @@
-"""What tests run in processes of their own, by `helpers.running.run_program`."""
+"""Programs that tests run in their own processes, by `helpers.running.run_program`."""

@@ -1,4 +1,4 @@
-// Prints the kernel of the table for each problem of stdin: see tests/operators/test_dispatch.py.
+// Prints the selected kernel for each problem of stdin: see tests/operators/test_dispatch.py.
 #include <iostream>
 #include <string>
 
@@ -22,7 +22,7 @@ struct Reader {
     return value;
   }
 
-  // The address of a tensor that begins this many elements behind aligned memory.
+  // The address of a tensor that starts this many elements after an aligned address.
   void* tensor(int64_t offset = 0) { return reinterpret_cast<void*>((next_tensor++ << 40) + offset * size_of(dtype)); }
 
   void read_head() {

@@ -1,4 +1,4 @@
-"""Run by helpers/running.py: imports the frameworks, then runs Python programs, each in a process that it forks.
+"""Run by helpers/running.py: imports the frameworks, then forks a process for each Python program.
 
 Each line of the input describes a program, as JSON. Each line of the output is the exit status of one.
 """
@@ -26,7 +26,7 @@ INSTALLED = [folder for folder in sys.path[1:] if folder not in folders(os.envir
 
 
 def run(arguments, environment, folder, seconds, outputs):
-    """Runs the program as `python *arguments` would in a new interpreter."""
+    """Runs the program like `python *arguments` in a new interpreter."""
     signal.alarm(seconds)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, output in enumerate(outputs, start=1):

@@ -1,5 +1,5 @@
-// A library whose author makes mistakes: loop(x, cost, fails) = x by a loop of that cost, whose body may throw as if
-// memory had run out; silent(x), whose rule sets no output; plain(x) = x, whose gradient is a formula.
+// A library with an author's mistakes: loop(x, cost, fails) = x by a loop of that cost, whose body may throw as if
+// memory was exhausted; silent(x), whose infer sets no output; plain(x) = x, whose gradient is a formula.
 #include <algorithm>
 #include <new>
 

@@ -1,7 +1,7 @@
 """Run by tests/generic/test_out_of_memory.py with tests/helpers/failing_new.cpp in LD_PRELOAD: calls every operator,
-forward and backward, while one allocation of the core or the binding fails, each in turn. Prints by specification how
-many calls raised an error, as JSON, or null if the library's own copy of operator new hides its allocations: some
-compilers link the C++ runtime statically. Arguments: framework, device."""
+forward and backward, while one allocation of the core or the binding fails, each in turn. Prints the number of calls
+that raised an error for each specification, as JSON, or null if the library's own copy of operator new hides its
+allocations: some compilers link the C++ runtime statically. Arguments: framework, device."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NEW.stop_failing.restype = ctypes.c_long
 
 
 def attempt(call: Callable[[], Any], number: int) -> tuple[Any, Exception | None, int]:
-    """The result or error of a call in which this allocation fails, and the number of allocations. It runs in a new
-    thread, which has no scratch memory from calls before."""
+    """The result or error of a call in which this allocation fails, and the number of allocations. Runs in a new
+    thread, without scratch memory from earlier calls."""
     outputs, raised, count = None, None, 0
 
     def run() -> None:
@@ -63,7 +63,7 @@ def bits(outputs: Any) -> list[bytes]:
 
 
 def errors(call: Callable[[], Any]) -> int:
-    """The number of calls that raised the framework's error. All others must be right, those after an error too."""
+    """The number of calls that raised the framework's error. All others must be right, also those after an error."""
     expected, failed, number, count = bits(call()), 0, 0, 1
     while number < count:
         outputs, raised, count = attempt(call, number)
@@ -98,7 +98,8 @@ def calls(spec: Any) -> dict[str, Callable[[], Any]]:
 
 
 def are_allocations_seen() -> bool:
-    """Operators have outputs, whose shapes the binding keeps in memory of its own."""
+    """True if the library's allocations are counted: the binding allocates the shapes of an operator's outputs
+    itself."""
     spec = SPECIFICATIONS[0]
     _, _, count = attempt(calls(spec)["eager"], NEVER)
     return count > 0

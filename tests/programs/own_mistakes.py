@@ -12,7 +12,7 @@ from tests.helpers.frameworks import backend
 
 BACKEND = backend(sys.argv[3], "cpu")
 IS_TORCH = BACKEND.framework == "torch"
-RETURNED = {}  # what the formula of plain's gradient returns
+RETURNED = {}  # results of the formula of plain's gradient
 
 
 def of_plain(f, c, dy):
@@ -47,7 +47,7 @@ def assert_same(left, right):
 
 @check
 def any_cost():
-    """A loop is right whatever its author takes for its cost."""
+    """A loop is right at any declared cost."""
     for shape in ((), (0,), (2, 0), (3,), (40, 1000)):
         for cost in (0, -1, -(2**40), 1, 10**6, 2**60):
             for function in ways(lambda x, cost=cost: mine.loop(x, cost=cost)).values():
@@ -57,7 +57,7 @@ def any_cost():
 
 @check
 def memory_that_runs_out():
-    """In threads of the framework, and in the calling one alone."""
+    """In threads of the framework, and in the calling thread alone."""
     expected = RuntimeError if IS_TORCH else BACKEND.tf.errors.ResourceExhaustedError
     for shape in ((3,), (40, 1000)):
         for cost in (1, 10**6):
@@ -90,7 +90,7 @@ def gradient(x):
 
 
 @check
-def what_a_formula_returns():
+def formula_results():
     expects = "fusedops.load: the gradient of plain must return a dict from names of inputs, x; got "
     for returned, kind, got in (
         ({"X": tensor(3)}, ValueError, "'X'"),

@@ -1,4 +1,4 @@
-"""What tests/programs/own_torch.py and own_tf.py share: the libraries that they load, and their checks."""
+"""Code shared by tests/programs/own_torch.py and own_tf.py: the libraries that they load, and their checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALED = Path(__file__).with_name("scaled.cpp")
 
 
 def run():
-    """Prints the checks that failed, as JSON, with what they raised."""
+    """Prints the failed checks with their errors, as JSON."""
     print(json.dumps(failed()))
 
 

@@ -1,6 +1,6 @@
-"""Run by tests/tools/test_own_docs.py, in a folder of its own: writes the files of docs/your-own-operator.md there,
-runs its programs one after the other as one framework's user does, and compares what they print or raise with what the
-page shows. Arguments: the page, the framework. Prints what differs."""
+"""Run by tests/tools/test_own_docs.py, in its own folder: writes the files of docs/your-own-operator.md there, runs its
+programs in order as a user of one framework, and compares their output or errors with the page. Arguments: the page,
+the framework. Prints the differences."""
 
 import contextlib
 import io
@@ -16,7 +16,8 @@ for name, code in re.findall(r"^`(\S+)`:\n\n```cpp\n(.*?)^```", PAGE, re.M | re.
 
 
 def same(shown: str, printed: str) -> bool:
-    """Of a table of times the first words: the times vary. Of an error what the framework does not add."""
+    """Compares the first words of a table of times, since times vary, and the part of an error that is not the
+    framework's."""
     shown, printed = shown.strip(), printed.strip()
     if re.search(r"\d ms$", shown, re.M):
         return [line.split()[0] for line in shown.splitlines()] == [line.split()[0] for line in printed.splitlines()]

@@ -1,5 +1,5 @@
-"""Run by tests/own/test_operators.py: loads the guide's operator and another one into TensorFlow, and prints what each
-way of using them raises. Arguments: a folder for sources, the device."""
+"""Run by tests/own/test_operators.py: loads the guide's operator and another one into TensorFlow, and prints the errors
+of each use. Arguments: a folder for sources, the device."""
 
 import contextlib
 import inspect
@@ -71,7 +71,7 @@ def graphs():
 
 @check
 def keras_models():
-    """Functional models call the operators; a model's config names the library, which must be loaded before."""
+    """Functional models call the operators; a model's config names the library, which must be loaded first."""
     if DEVICE == "cuda":
         return  # scaled has no kernel
     import keras
@@ -135,7 +135,7 @@ def module():
 
 @check
 def again():
-    """The same sources, while a function is traced; and others."""
+    """The same sources while a function is traced, and other sources."""
     assert fo.load("guide", SQUARE) is guide
     x = random(3, 5)
     close(tf.function(lambda x: fo.load("guide", SQUARE).square(x))(x), x * x)

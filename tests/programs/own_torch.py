@@ -1,5 +1,5 @@
-"""Run by tests/own/test_operators.py: loads the guide's operator and another one into PyTorch, and prints what each way
-of using them raises. Arguments: a folder for sources, the device."""
+"""Run by tests/own/test_operators.py: loads the guide's operator and another one into PyTorch, and prints the errors of
+each use. Arguments: a folder for sources, the device."""
 
 import inspect
 import pickle
@@ -96,7 +96,7 @@ def module():
 
 @check
 def again():
-    """The same sources, elsewhere and under another name; and others."""
+    """The same sources in another folder and under another name, and other sources."""
     assert fo.load("guide", SQUARE) is guide
     assert fo.load("guide", SQUARE, gradients=of_guide()) is guide
     copy = FOLDER / "copy.cpp"

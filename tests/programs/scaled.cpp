@@ -1,5 +1,5 @@
 // A user's library with one operator that declares no derivative: scaled(x, bias, factor) = factor * x + bias, with x
-// saved beside it.
+// as a saved output.
 #include "core/cpu/elementwise.h"
 #include "core/declaration/library.h"
 

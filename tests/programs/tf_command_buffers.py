@@ -1,4 +1,4 @@
-"""Run by tf/test_xla.py: every operator's forward and backward on a GPU, in CUDA graphs that XLA makes."""
+"""Run by tf/test_xla.py: every operator's forward and backward on a GPU, in CUDA graphs of XLA."""
 
 import functools
 import sys
@@ -14,7 +14,7 @@ backend = TensorFlow("cuda")
 tf = backend.tf
 for spec in SPECIFICATIONS:
     random = np.random.default_rng(11)
-    samples = [spec.sample((33, 130), random) for _ in range(3)]  # later ones come in other buffers: graphs are updated
+    samples = [spec.sample((33, 130), random) for _ in range(3)]  # later ones have other buffers: graphs are updated
     calls = [tensor_function(backend, spec, sample) for sample in samples]
     compute = functools.partial(value_and_gradients, tf, spec, samples[0], calls[0][0])
     compiled = tf.function(compute, jit_compile=True)

@@ -1,5 +1,5 @@
-"""Run by tf/test_debugging.py: every operator and two of its derivatives, with TensorFlow's op determinism switched on
-for the process: the same bits again and again, and none of TensorFlow's own operators that would refuse."""
+"""Run by tf/test_debugging.py: every operator and two of its derivatives, with TensorFlow's op determinism enabled for
+the process: repeated calls have the same bits, and none of TensorFlow's own operators refuses."""
 
 import sys
 

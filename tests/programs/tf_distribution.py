@@ -1,6 +1,6 @@
 """Run by tf/test_distribution.py: every operator on two devices of one process, compared with each device's part alone.
 
-A process chooses its logical devices once, before anything else: hence one of its own."""
+A separate process, since logical devices must be configured before anything else."""
 
 import sys
 
@@ -17,20 +17,20 @@ if kind == "CPU":
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 backend = TensorFlow(sys.argv[1])
 strategy = tf.distribute.MirroredStrategy([f"{kind}:0", f"{kind}:1"])
-RATE = 0.125  # a power of two: the steps below round once, wherever they are computed
+RATE = 0.125  # a power of two: the steps below round once, on any device
 
 
 def values_and_gradients(spec, sample, inputs, watched):
     with tf.GradientTape() as tape:
         tape.watch(watched)
-        # Not through backend.call, which chooses the device.
+        # Bypasses backend.call, which sets the device.
         outputs = super(TensorFlow, backend).call(spec.name, inputs, sample.options)
         loss = tf.add_n([tf.reduce_sum(tf.sin(tf.cast(y, tf.float32))) for y in outputs])
     return [*outputs, *tape.gradient(loss, watched)]
 
 
 def check(spec):
-    """The parts have rows of their own; the parameters are mirrored variables, and take a step with the sum of both
+    """The parts have their own rows; the parameters are mirrored variables, and take a step with the sum of both
     devices' gradients."""
     samples = [spec.sample((4, 6), np.random.default_rng(seed)) for seed in (1, 2)]
     first, second = (backend.tensors(sample, "float32") for sample in samples)

@@ -1,5 +1,5 @@
 """Run by tf/test_saved_models.py: loads a SavedModel with nothing, then with fusedops or with its library alone, serves
-and trains it. Writes results, prints the sentences of errors."""
+and trains it. Writes results, prints error messages."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ RATE = 0.5
 
 def serve_and_train(parts):
     """Results by name. Each part has weights and the functions `serve`, `loss` and `step`, which takes a step of
-    gradient descent by itself; the last step is ours, with a tape around the part's loss."""
+    gradient descent; the last step is made here, with a tape around the part's loss."""
     results = {}
     for name, part in parts.items():
         results |= {f"{name} serve {i}": y for i, y in enumerate(part.serve())}

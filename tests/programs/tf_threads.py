@@ -1,6 +1,6 @@
 """Run by test_determinism.py: writes the bits of every operator, computed with a given number of threads.
 
-In one dtype: how work is divided is decided in the core, and torch's test sees it in all of them.
+In one dtype only: the core decides how work is divided, and torch's test covers all dtypes.
 """
 
 import sys

@@ -41,7 +41,7 @@ data = [(random.normal(size=(BATCH, TIME, WIDTH)), random.integers(0, CLASSES, (
 
 
 def layers_of(package):
-    """A block of attention and a feed-forward layer; `package` has the layers that both Keras and we have."""
+    """A block of attention and a feed-forward layer; `package` provides the layers that Keras and fusedops share."""
     float64 = {"dtype": "float64"}
     x = keras.Input((TIME, WIDTH), **float64)
     h = package.LayerNormalization(**float64)(x)
@@ -84,7 +84,7 @@ def alone(build):
 
 
 def check(got, expected, label, relative=2.0**-26):
-    """Sums of float64 in other orders: half of the digits of the largest number are beyond doubt."""
+    """Sums of float64 in another order: half of the digits of the largest number are reliable."""
     for y, reference in zip(got, expected, strict=True):
         limit = relative * np.abs(reference).max()
         np.testing.assert_allclose(y, reference, rtol=0, atol=limit, err_msg=label)
@@ -151,7 +151,7 @@ def synchronous(strategy, can_fit):
 
 
 def parameter_server():
-    """Each step is on one of two workers, and the variables are on a server: the chief waits for each."""
+    """Each step runs on one of two workers, and the variables are on a server: the chief waits for each."""
     strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     for build in (ours, converted):

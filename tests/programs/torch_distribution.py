@@ -1,7 +1,7 @@
 """Run by torch/test_distribution.py, once per rank: a small transformer under DDP and FSDP2, each rank with half of the
 batch, compared with the whole batch in one process.
 
-The mean of two gradients is rounded once, wherever it is taken: all bits are the same."""
+All bits are the same: the mean of two gradients is rounded once in either case."""
 
 import copy
 import datetime
@@ -96,7 +96,7 @@ def distributed(model: torch.nn.Module, batches: list, rank: int, expected: list
 
 
 def clipped_adamw(model: torch.nn.Module, batches: list, rank: int, history: list) -> None:
-    """FSDP2's shards in AdamW, by the norm of all ranks' gradients."""
+    """FSDP2's shards in AdamW, clipped by the norm of all ranks' gradients."""
     whole_model = copy.deepcopy(model)
     reference = fusedops.torch.optim.AdamW(whole_model.parameters(), 0.01, max_grad_norm=0.1)
     for p, (gradient, _) in zip(whole_model.parameters(), history[0][1], strict=True):

@@ -1,6 +1,6 @@
 """Run by torch/test_processes.py: every operator in processes that were forked after the thread pool was used.
 
-A process that hangs would hang the tests: hence one of its own, which a timeout ends."""
+A separate process, since a hanging one is ended by a timeout."""
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ class Results(torch.utils.data.Dataset):
 
 
 def compare(queue) -> None:
-    # GNU's OpenMP, which torch uses, hangs in a forked process that asks for threads; so do torch's own operators.
+    # GNU's OpenMP, which torch uses, hangs in a forked process that requests threads; so do torch's own operators.
     torch.set_num_threads(1)
     for place, those in enumerate(expected):
         assert_same(torch, results(place), those)

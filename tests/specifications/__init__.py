@@ -1,4 +1,4 @@
-"""One module per operator, each with a SPECIFICATION. A new module is tested by every suite without further mention."""
+"""One module per operator, each with a SPECIFICATION. A new module is found and tested by every suite."""
 
 import importlib
 import pkgutil
@@ -14,7 +14,7 @@ SPECIFICATIONS: tuple[Specification, ...] = tuple(
     importlib.import_module(f"{__name__}.{module.name}").SPECIFICATION for module in pkgutil.iter_modules(__path__)
 )
 
-# Functions that a user would make.
+# Functions that a user would define.
 EXPRESSIONS = {spec.name: spec for spec in SPECIFICATIONS if isinstance(spec, Expression)}
 BUILT_IN = tuple(spec for spec in SPECIFICATIONS if spec.name not in EXPRESSIONS)
 
@@ -30,9 +30,9 @@ SIGNATURES = {
     },
 }
 
-# What has no dimension of rows cannot be cut along it.
+# Packed operators have no dimension of rows along which a call can be divided.
 WITH_ROWS = tuple(spec for spec in SPECIFICATIONS if not spec.packed)
-# vmap takes their inputs without a loop: none is broadcast among those that it maps.
+# vmap maps their inputs without a loop: no mapped input is broadcast.
 MAPPED_AT_ONCE = tuple(spec for spec in WITH_ROWS if spec in BUILT_IN or not spec.parameters)
 WITH_PARAMETERS = tuple(spec for spec in SPECIFICATIONS if spec.parameters)
 
@@ -47,5 +47,6 @@ WITH_SCALARS = tuple(filter(scalars, SPECIFICATIONS))
 
 
 def is_of_an_expression(name: str) -> bool:
-    """Its name has digits that follow from the text. Other tests add such operators, too."""
+    """True for the name of an expression's operator, whose digits follow from the text. Other tests add such operators,
+    too."""
     return re.search(r"_[0-9a-f]{16}(_backward)*$", name) is not None

@@ -16,17 +16,17 @@ class Attention(Specification):
     bits_follow_from_values = False
 
     def sample(self, shape, random):
-        """The columns are the features of as many positions of one head, over few keys: any number of them is quick."""
+        """The columns are the features of as many positions of one head, with few keys: any number of them is fast."""
         queries, features = positions(shape[-1])
         return call(random, leading=shape[:-1], queries=queries, keys=3, features=features)
 
     def more_samples(self, random):
-        # Heads that share keys, other numbers of keys and of features than of queries, around the tiles of kernels.
+        # Heads that share keys, unequal numbers of keys, queries and features, around the tiles of kernels.
         yield call(random, "grouped", heads=(6, 2), queries=5, keys=7)
         yield call(random, "one-key-head", heads=(4, 1), queries=3, keys=9, features=5, features_v=3)
         yield call(random, "odd", heads=(3, 3), queries=33, keys=17, features=33, features_v=31)
         yield call(random, "blocks", leading=(1,), heads=(2, 1), queries=130, keys=300, features=64)
-        for features in (64, 128, 136, 256):  # whole tiles, and parts of some, of the kernels for each
+        for features in (64, 128, 136, 256):  # full and partial tiles of each kernel
             shape = {"heads": (2, 1), "queries": 140, "keys": 150, "features": features, "features_v": features}
             yield call(random, f"tiles-{features}", leading=(1,), causal=True, **shape)
         shape = {"heads": (3, 1), "queries": 40, "keys": 270, "features": 8}  # several heads add to the same gradients
@@ -35,7 +35,7 @@ class Attention(Specification):
         yield call(random, "tiles-window", leading=(1,), window=100, **shape)
         yield call(random, "tiles-lengths", leading=(2,), lengths=np.array([100, 150]), **shape)
         yield call(random, "tiles-mask", leading=(2,), mask=(2, 1, 140, 150), **shape)
-        for features in (64, 128, 256):  # rows of the mask that begin at multiples of 16 bytes
+        for features in (64, 128, 256):  # mask rows that start at multiples of 16 bytes
             shape = {"queries": 140, "keys": 160, "features": features, "mask": (2, 140, 160)}
             yield call(random, f"tiles-aligned-mask-{features}", leading=(1,), heads=(2, 1), causal=True, **shape)
         shape = {"queries": 140, "keys": 150, "features": 72, "features_v": 128}
@@ -81,7 +81,7 @@ class Attention(Specification):
         yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
 
     def with_dropout(self, random):
-        """Other numbers of keys than multiples of four: rows then begin within a counter of the random numbers."""
+        """Numbers of keys that are not multiples of four: rows then start within a Philox counter."""
         for rate in (0.5, 0.1):
             yield call(random, f"dropout-{rate}", heads=(4, 2), queries=5, keys=9, dropout=rate)
         shape = {"heads": (4, 2), "queries": 5, "keys": 7, "dropout": 0.25}
@@ -263,15 +263,15 @@ def call(
 
 
 def in_blocks(random, *shape, size=128):
-    """A mask of which kernels need not read every tile: it keeps all of a block, some of it, or nothing."""
+    """A mask with fully visible, partially visible and fully masked blocks: kernels need not read every tile of it."""
     blocks = [-(-length // size) for length in shape[-2:]]
-    kept = random.integers(3, size=(*shape[:-2], *blocks))
-    kept = kept.repeat(size, -1).repeat(size, -2)[..., : shape[-2], : shape[-1]]
-    return np.where(kept == 1, random.random(size=shape) < 0.5, kept == 2)
+    visible = random.integers(3, size=(*shape[:-2], *blocks))
+    visible = visible.repeat(size, -1).repeat(size, -2)[..., : shape[-2], : shape[-1]]
+    return np.where(visible == 1, random.random(size=shape) < 0.5, visible == 2)
 
 
 def without_overflow(a, b):
-    """Without the pairs of finite numbers whose sum may overflow: weights are divided by their sum last."""
+    """Excludes pairs of finite numbers whose sum may overflow: weights are divided by their sum last."""
     finite = np.isfinite(a) & np.isfinite(b)
     largest = np.max(np.abs(a[finite]))
     fits = ~finite | (np.abs(a) <= largest - np.abs(np.where(finite, b, 0)))
@@ -279,7 +279,7 @@ def without_overflow(a, b):
 
 
 def arranged(x, seq_dim=-3, **_):
-    """Heads before positions, and back."""
+    """Moves heads before positions, and back."""
     return x if seq_dim == -2 else np.swapaxes(x, -3, -2)
 
 
@@ -298,13 +298,13 @@ def plain(
     seq_dim=-3,
 ):
     q, k, v = (arranged(x, seq_dim) for x in (q, k, v))
-    kept = seen(q.shape[-2], k.shape[-2], causal, window)
+    visible = seen(q.shape[-2], k.shape[-2], causal, window)
     if lengths is not None:
-        kept = kept & (np.arange(k.shape[-2]) < np.asarray(lengths)[..., None, None, None])
+        visible = visible & (np.arange(k.shape[-2]) < np.asarray(lengths)[..., None, None, None])
     if mask is not None:
-        kept = kept & mask
+        visible = visible & mask
     factors = dropped(np.ones((*q.shape[:-1], k.shape[-2]), q.dtype), dropout, seed) if dropout else 1.0
-    return Plain(q, k, v, kept, scale, softcap, factors)
+    return Plain(q, k, v, visible, scale, softcap, factors)
 
 
 SPECIFICATION = Attention()

@@ -18,7 +18,7 @@ class AttentionVarlen(Specification):
     packed = True
 
     def sample(self, shape, random):
-        """Each row is a sequence: its columns are the features of as many positions of one head, over few keys."""
+        """Each row is a sequence: its columns are the features of as many positions of one head, with few keys."""
         count, (queries, features) = math.prod(shape[:-1]), positions(shape[-1])
         return call(random, [queries] * count, [3] * count, features=features)
 
@@ -126,7 +126,7 @@ def call(random, queries, keys, name="", heads=(1, 1), features=8, features_v=No
 
 
 def sequences(q, k, v, offsets_q, offsets_k, causal=False, scale=None, window=None, softcap=0.0):
-    """What each sequence computes; all at once, where they have one size."""
+    """The plain computation of each sequence, or of all at once if they have one size."""
     sizes, key_sizes = np.diff(offsets_q), np.diff(offsets_k)
     alike = len(set(sizes)) == len(set(key_sizes)) == 1
     for b in (slice(None),) if alike else map(slice, range(len(sizes)), range(1, len(sizes) + 1)):
@@ -138,7 +138,7 @@ def sequences(q, k, v, offsets_q, offsets_k, causal=False, scale=None, window=No
 
 
 def joined(parts, like, v):
-    """Of [B, H, positions, features] each, one behind the other."""
+    """Concatenates sequences of [B, H, positions, features]."""
     empty = np.zeros((0, like.shape[1], v.shape[-1]), like.dtype)
     return np.concatenate([empty, *(np.swapaxes(x, 1, 2).reshape(-1, *empty.shape[1:]) for x in parts)])
 

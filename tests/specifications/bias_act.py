@@ -86,7 +86,7 @@ def argument(x, bias):
 
 
 def moved(u, bias, roundings):
-    """What the rounding of x + bias adds: the tails fall as e^-|u| to e^-2|u|, so up to 2 |u| more roundings."""
+    """The effect of rounding x + bias: the tails fall as e^-|u| to e^-2|u|, so up to 2 |u| more roundings."""
     return 1 if bias is None or not roundings else 1 + (1 + 2 * np.abs(u)) / roundings
 
 

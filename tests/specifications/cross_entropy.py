@@ -44,7 +44,7 @@ class CrossEntropy(Specification):
     def draw(self, shape, random):
         options = {"label_smoothing": pick(random, 0.0, 0.1, 1.0), "reduction": pick(random, "mean", "sum", "none")}
         sample = call(shape, random, dtype=pick(random, np.int32, np.int64), **options)
-        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of nothing is NaN
+        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of no rows is NaN
             return Sample(sample.inputs, {**options, "reduction": "sum"})
         return sample
 
@@ -56,9 +56,9 @@ class CrossEntropy(Specification):
         for smoothing in (0.0, 0.25):
             options = {"reduction": "none", "label_smoothing": smoothing}
             yield Sample({"logits": pairs, "labels": labels}, options)
-            equal = np.repeat(values[:, None], 37, -1)  # the same logits throughout a row cancel, however large
+            equal = np.repeat(values[:, None], 37, -1)  # equal logits throughout a row cancel at any magnitude
             yield Sample({"logits": equal, "labels": labels[: len(values)]}, options, f"equal-{smoothing}")
-        yield Sample({"logits": pairs[:1], "labels": np.array([IGNORED])})  # the mean of nothing
+        yield Sample({"logits": pairs[:1], "labels": np.array([IGNORED])})  # the mean of no rows
 
     def reference(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
         with np.errstate(all="ignore"):
@@ -78,7 +78,7 @@ class CrossEntropy(Specification):
             return {"logits": np.where(rows.ignored[..., None], 0, (np.exp(rows.log_p) - rest) * slopes)}
 
     def gradient_magnitude(self, dloss, *, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
-        """The terms, and what the roundings of an exponent make of the softmax."""
+        """The terms, plus the effect of an exponent's roundings on the softmax."""
         with np.errstate(all="ignore"):
             rows = Rows(logits, labels, ignore_index)
             p = np.exp(rows.log_p)
@@ -113,7 +113,7 @@ class CrossEntropy(Specification):
 
 
 class Rows:
-    """What the losses and their gradients are made of, row by row."""
+    """Intermediate values of the losses and their gradients, row by row."""
 
     def __init__(self, logits, labels, ignore_index):
         self.logits, self.classes = logits, logits.shape[-1]
@@ -133,7 +133,7 @@ class Rows:
         return np.where(self.ignored, dtype(0), loss)
 
     def loss_magnitudes(self, smoothing):
-        """log_sum errs by what the roundings of the exponents make of it."""
+        """log_sum errs by the effect of the exponents' roundings."""
         finite = np.where(np.isfinite(self.below), -self.below, 0)
         size = 1 + np.sum(np.exp(self.log_p) * finite, -1) + np.abs(self.log_sum[..., 0])
         size = size + np.abs(self.of_label(self.below))
@@ -152,7 +152,7 @@ class Rows:
 
 
 def call(shape, random, name="", dtype=np.int64, **options):
-    """Every fifth row is ignored, and all of those without classes."""
+    """Every fifth row is ignored, and every row without classes."""
     labels = random.integers(max(shape[-1], 1), size=shape[:-1]).astype(dtype)
     ignored = np.arange(labels.size).reshape(labels.shape) % 5 == 4
     labels = np.where(ignored | (shape[-1] == 0), dtype(IGNORED), labels)
@@ -160,7 +160,7 @@ def call(shape, random, name="", dtype=np.int64, **options):
 
 
 def slope(dloss, dtype, labels, ignore_index, reduction):
-    """What the gradient of each row is multiplied by."""
+    """The factor of each row's gradient."""
     count = dtype.type(1 if reduction != "mean" else np.sum(labels != ignore_index))
     return np.asarray(dloss / count)[..., None]
 

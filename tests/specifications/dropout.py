@@ -8,11 +8,11 @@ SEED = Like("int64", (2,))
 
 class Dropout(Specification):
     shared = ("seed",)
-    rows_are_independent = False  # what is dropped follows from the position
+    rows_are_independent = False  # dropped elements depend on the position
 
     def __init__(self, name: str, *others: str) -> None:
         self.name, self.others = name, others
-        self.of_values_only = not others  # of the function that is the derivative of the other
+        self.of_values_only = not others  # for the function that is the other's derivative
         self.signature = f"({', '.join(('x', *others))}, rate, seed=None)"
         self.bad = tuple(self.bad_calls())
 

@@ -1,6 +1,6 @@
 from tests.helpers.elementwise import Expression, columns, rows
 
-# A mask and integers beside floating inputs.
+# A mask and integers as inputs, in addition to floating ones.
 SPECIFICATION = Expression(
     "masked",
     "x * w * keep + where(keep, n, mean(x))",

@@ -27,7 +27,7 @@ class GatedAct(Specification):
             yield Sample({"gate": gate, "up": up}, options, name=activation)
             tails = np.linspace(-30, 30, 6 * 64).reshape(6, 64)
             yield Sample({"gate": tails, "up": random.normal(size=(6, 64))}, options, name=f"{activation}-tails")
-        # Packed: whole vectors and not, one row, no row, nothing in a row.
+        # Packed: whole vectors and partial ones, one row, no rows, empty rows.
         for shape in ((3, 10), (2, 3, 64), (9, 2062), (130,), (5, 2), (0, 6), (3, 0)):
             name = f"packed-{'x'.join(map(str, shape))}"
             yield Sample({"gate": random.normal(size=shape), "up": None}, name=name)

@@ -45,7 +45,7 @@ class GatedLinear(Specification):
 
     def draw(self, shape, random):
         transpose, out = pick(random, True, False), pick(random, 1, 3, 8, 17, 64)
-        activation = pick(random, *(name for name in ACTIVATIONS if name != "relu"))  # whose slope jumps
+        activation = pick(random, *(name for name in ACTIVATIONS if name != "relu"))  # its slope is discontinuous
         options = {"activation": activation, "transpose_weight": transpose}
         of_weight, size = (out, shape[-1]) if transpose else (shape[-1], out), max(1, shape[-1]) ** 0.5
         weights = (random.normal(size=of_weight) / size for _ in range(2))
@@ -110,7 +110,7 @@ class GatedLinear(Specification):
         }
 
     def storage_roundings(self, **inputs):
-        """Both factors; their gradients; and the parts of dx before they are added."""
+        """Both factors; their gradients; and the terms of dx before they are added."""
         return {"y": 2, "dx": 4, "dgate_weight": 3, "dup_weight": 3, "dgate_bias": 3, "dup_bias": 3}
 
     bad = bad_calls(
@@ -145,7 +145,7 @@ def options_of(activation="silu", transpose_weight=True):
 
 
 def sizes(x, gate_weight, up_weight, gate_bias, up_bias, **options):
-    """The activation, its argument, and the sizes of both factors."""
+    """The activation, its argument, and the magnitudes of both factors."""
     activation, transpose = options_of(**options)
     gate = argument(x, gate_weight, gate_bias, transpose)
     of_gate = size_of_argument(x, gate_weight, gate_bias, transpose)

@@ -25,11 +25,12 @@ class Linear(Specification):
     def more_samples(self, random):
         for activation, transpose in itertools.product(ACTIVATIONS, (True, False)):
             options = {"activation": activation, "transpose_weight": transpose}
-            weight = random.integers(-2, 3, size=(6, 9) if transpose else (9, 6)) * 1.0  # sums that 16 bits hold
+            weight = random.integers(-2, 3, size=(6, 9) if transpose else (9, 6)) * 1.0  # sums representable in 16 bits
             x, bias = random.integers(-2, 3, size=(2, 4, 9)) * 1.0, random.integers(-3, 3, size=6) + 0.5
             name = f"{activation}{'' if transpose else '-in-out'}"
             yield Sample({"x": x, "weight": weight, "bias": bias}, options, name=name)
-            x, weight = random.choice([-1.0, 1.0], size=x.shape), random.choice([-1.0, 1.0], size=weight.shape)  # odd
+            # odd sums
+            x, weight = random.choice([-1.0, 1.0], size=x.shape), random.choice([-1.0, 1.0], size=weight.shape)
             yield Sample({"x": x, "weight": weight, "bias": None}, options, name=f"{name}-without-bias")
         # Around the tiles of a kernel, long sums, one row, one column.
         for m, k, n in ((1, 300, 1), (65, 129, 33), (130, 64, 136), (3, 4099, 2), (17, 1, 19), (1, 70, 40)):
@@ -51,7 +52,7 @@ class Linear(Specification):
         x = random.normal(size=shape)
         weight = random.normal(size=(out, shape[-1]) if transpose else (shape[-1], out)) / max(1, shape[-1]) ** 0.5
         bias = pick(random, None, random.normal(size=out))
-        if options["activation"] == "relu":  # whose slope jumps: exact sums that are not 0
+        if options["activation"] == "relu":  # its slope is discontinuous: exact nonzero sums
             x, weight = random.integers(-1, 2, size=shape) * 1.0, np.sign(weight)
             x[..., :1] = random.choice([-0.5, 0.5], size=x[..., :1].shape)
             bias = None if bias is None else random.integers(-3, 3, size=out) * 1.0

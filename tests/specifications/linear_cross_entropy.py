@@ -34,7 +34,7 @@ class LinearCrossEntropy(Specification):
                 options["transpose_weight"] = bool(number % 2) != bool(smoothing)
                 yield call((4, 3, 11), random, f"{reduction}-{smoothing}", bias=bool(smoothing), **options)
                 yield call((11,), random, f"{reduction}-{smoothing}-one-row", dtype=np.int32, **options)
-        # Around the 64 columns that are a multiple of blocks, and several tiles, whose gradients float16 can hold.
+        # Around the 64 columns that block sizes are multiples of, and several tiles, with gradients in float16's range.
         for classes, transpose in ((64, True), (63, False), (129, True), (1, True)):
             name = f"{classes}-classes"
             yield call((70, 5), random, name, classes=classes, bias=True, transpose_weight=transpose)
@@ -63,7 +63,7 @@ class LinearCrossEntropy(Specification):
         }
         classes, dtype = pick(random, 1, 3, 65), pick(random, np.int32, np.int64)
         sample = call(shape, random, classes=classes, dtype=dtype, bias=pick(random, True, False), **options)
-        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of nothing is NaN
+        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of no rows is NaN
             return Sample(sample.inputs, {**options, "reduction": "sum"})
         return sample
 
@@ -85,7 +85,7 @@ class LinearCrossEntropy(Specification):
     def magnitude(
         self, x, weight, labels, bias=None, softcap=0.0, transpose_weight=True, label_smoothing=0.0, **options
     ):
-        """That of the loss, to which an error of the logits is handed on at most twice."""
+        """The magnitude of the loss, to which an error of the logits contributes at most twice."""
         with np.errstate(all="ignore"):
             logits, _ = capped(argument(x, weight, bias, transpose_weight), softcap)
             rows = Rows(logits, labels, options.get("ignore_index", IGNORED))
@@ -101,7 +101,7 @@ class LinearCrossEntropy(Specification):
     def of_sums(
         self, dloss, sums, labels, softcap=0.0, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean", size=None
     ):
-        """The gradient of the sums; with the `size` of what they are sums of, the magnitude of that gradient."""
+        """The gradient of the sums; with the `size` of the terms of the sums, the magnitude of that gradient."""
         logits, bend = capped(sums, softcap)
         rows = Rows(logits, labels, ignore_index)
         rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
@@ -156,7 +156,7 @@ class LinearCrossEntropy(Specification):
 
 
 def call(shape, random, name="", classes=7, bias=False, ignored=5, dtype=np.int64, size=1.0, **options):
-    """Every `ignored`th row is ignored, and all of those without classes."""
+    """Every `ignored`th row is ignored, and every row without classes."""
     x, depth = size * random.normal(size=shape), max(1, shape[-1]) ** 0.5
     transpose = options.get("transpose_weight", True)
     weight = random.normal(size=(classes, shape[-1]) if transpose else (shape[-1], classes)) / depth

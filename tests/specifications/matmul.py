@@ -48,18 +48,18 @@ class Matmul(Specification):
         yield Sample({"a": row.T.copy(), "b": np.array([[1.0, -1.0], [1.0, 0.5], [2.0, 0.0]])})
 
     def reference(self, a, b, transpose_a=False, transpose_b=False):
-        # Products of 16-bit numbers are exact in float32, and NumPy has no matrix product of the longest float's speed.
-        return (turned(a, transpose_a)[..., :, :, None] * turned(b, transpose_b)[..., None, :, :]).sum(-2)
+        # Products of 16-bit numbers are exact in float32, and NumPy has no fast matrix product of the longest float.
+        return (transposed(a, transpose_a)[..., :, :, None] * transposed(b, transpose_b)[..., None, :, :]).sum(-2)
 
     def gradients(self, dy, *, a, b, transpose_a=False, transpose_b=False):
         da = self.reference(dy, b, transpose_b=not transpose_b)
         db = self.reference(a, dy, transpose_a=not transpose_a)
         db = db.sum(tuple(range(db.ndim - b.ndim)))
-        return {"a": turned(da, transpose_a), "b": turned(db, transpose_b)}
+        return {"a": transposed(da, transpose_a), "b": transposed(db, transpose_b)}
 
     def roundings(self, a, b, transpose_a=False, transpose_b=False):
-        m, k = turned(a, transpose_a).shape[-2:]
-        n = turned(b, transpose_b).shape[-1]
+        m, k = transposed(a, transpose_a).shape[-2:]
+        n = transposed(b, transpose_b).shape[-1]
         shared = math.prod(a.shape[:-2]) if b.ndim == 2 else 1
         return {"y": any_order(k), "da": any_order(n), "db": any_order(m * shared)}
 
@@ -88,7 +88,7 @@ class Matmul(Specification):
     )
 
 
-def turned(matrix, transpose):
+def transposed(matrix, transpose):
     return np.swapaxes(matrix, -1, -2) if transpose else matrix
 
 

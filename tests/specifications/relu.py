@@ -14,7 +14,7 @@ class Relu(Specification):
         yield Sample({"x": values})
 
     def reference(self, x):
-        return np.where(x <= 0, np.zeros_like(x), x)  # a NaN stays
+        return np.where(x <= 0, np.zeros_like(x), x)  # NaN propagates
 
     def gradients(self, dy, *, x):
         return {"x": np.where(x <= 0, np.zeros_like(dy), dy)}

@@ -11,14 +11,15 @@ class Rope(Specification):
     least_rank = 2
 
     def sample(self, shape, random):
-        # cos and sin then have nothing of the leading dimensions, which some suites vary.
+        # cos and sin then lack the leading dimensions, which some suites vary.
         return call(shape, (shape[-2], shape[-1] // 2), random, seq_dim=-2)
 
     def more_samples(self, random):
         for interleaved in (False, True):
             name = "neighbours" if interleaved else "halves"
             options = {"interleaved": interleaved}
-            # Whole vectors and not, all features and not, positions before the heads and behind, batches of angles.
+            # Whole vectors and partial ones, all features and some, positions before the heads and after them, batches
+            # of angles.
             yield call((2, 3, 2, 32), (3, 16), random, f"{name}-vectors", **options)
             yield call((2, 3, 2, 48), (3, 8), random, f"{name}-vectors-some", **options)
             yield call((3, 2, 7), (3, 2), random, f"{name}-some", **options)
@@ -115,13 +116,13 @@ def call(shape, angles, random, name="", **options):
 
 
 def rotated(x, cos, sin, seq_dim, interleaved, sign=-1):
-    """`sign` 1 adds what is subtracted."""
+    """`sign` 1 inverts the rotation."""
     pairs = cos.shape[-1]
     if interleaved:
         first, second = x[..., : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
     else:
         first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
-    cos, sin = (beside(angles, x.ndim, seq_dim) for angles in (cos, sin))
+    cos, sin = (broadcast_angles(angles, x.ndim, seq_dim) for angles in (cos, sin))
     halves = first * cos + sign * (second * sin), second * cos + first * sin
     whole = np.stack(halves, -1).reshape(*first.shape[:-1], 2 * pairs) if interleaved else np.concatenate(halves, -1)
     return np.concatenate([whole, x[..., 2 * pairs :]], -1)
@@ -131,8 +132,8 @@ def terms(x, cos, sin, seq_dim, interleaved):
     return rotated(abs(x), abs(cos), abs(sin), seq_dim, interleaved, sign=1)
 
 
-def beside(angles, rank, seq_dim):
-    """[T, R/2] or [B, T, R/2] with the dimensions of x: B first, T at seq_dim."""
+def broadcast_angles(angles, rank, seq_dim):
+    """[T, R/2] or [B, T, R/2] broadcast to the rank of x: B first, T at seq_dim."""
     shape = [1] * rank
     shape[seq_dim], shape[-1] = angles.shape[-2:]
     if angles.ndim == 3:

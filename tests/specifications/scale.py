@@ -18,7 +18,7 @@ class Scale(Specification):
         yield Sample({"x": x, "factor": np.array([0.7])}, name="one-element")
 
     def flat(self, random):
-        """As of axpby."""
+        """As for axpby."""
         return Sample({"x": 300 * random.choice([-1.0, 1.0], size=(6, 32)), "factor": np.array(299.0)})
 
     def draw(self, shape, random):

@@ -31,7 +31,7 @@ class Softmax(Specification):
         yield Sample(
             {"x": random.normal(size=(4, 6, 64)), "mask": random.random(size=(6, 64)) < 0.5}, name="mask-vectors"
         )
-        # A mask through which only finite values are seen, though infinities and NaN are there.
+        # A mask that hides all infinities and NaN.
         wild = np.array([[1.0, np.nan, 2.0, np.inf, -1.0], [np.nan, 0.0, np.inf, -np.inf, 3.0]])
         yield Sample({"x": wild, "mask": np.isfinite(wild)}, name="mask-hides")
         for rows, columns in ((5, 5), (3, 8), (8, 3), (1, 4), (40, 64)):
@@ -75,7 +75,7 @@ class Softmax(Specification):
         return {"x": np.asarray(scale, x.dtype) * y * (dy - np.sum(dy * y, -1, keepdims=True))}
 
     def magnitude(self, x, mask=None, scale=1.0, causal=False):
-        """y, and what the roundings of an exponent make of it: of y's own, and of those in the sum."""
+        """y, plus the effect of an exponent's roundings: of y's own, and of those in the sum."""
         y, exponents = shares(x, mask, scale, causal)
         return y * (1 + exponents / 4 + np.sum(y * exponents, -1, keepdims=True) / 4)
 
@@ -114,7 +114,7 @@ class Softmax(Specification):
 
 
 def shares(x, mask, scale, causal):
-    """The softmax, and how far below the largest each exponent is; 0 where that is infinite."""
+    """The softmax, and the distance of each exponent from the largest; 0 if it is infinite."""
     kept = np.ones(x.shape, bool) if mask is None else np.broadcast_to(mask, x.shape)
     if causal:
         rows, columns = x.shape[-2:]

@@ -1,1 +1,1 @@
-"""What is TensorFlow's alone: graphs, XLA, SavedModels, the library without the package."""
+"""TensorFlow only: graphs, XLA, SavedModels, the library without the package."""

@@ -1,4 +1,4 @@
-"""TensorFlow: every way in which code may call an operator gives the bits of the plain call, and its gradients'."""
+"""TensorFlow: every way to call an operator gives the bits of the plain call and of its gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.specifications import MAPPED_AT_ONCE, WITH_ROWS
 
 
 def autograph(tf, function, tensors):
-    """Python's own control flow over tensors, which AutoGraph rewrites."""
+    """Python control flow over tensors, which AutoGraph rewrites."""
 
     @tf.function(autograph=True)
     def compute(*tensors):
@@ -58,7 +58,7 @@ def while_loop(tf, function, tensors):
 
 
 def recompute_grad(tf, function, tensors):
-    """TensorFlow adds zeros for every argument, which it does not have for booleans: these stay outside."""
+    """TensorFlow adds zeros for every argument, but lacks them for booleans: these are captured instead."""
 
     def call(*given):
         rest = iter(given)
@@ -68,7 +68,7 @@ def recompute_grad(tf, function, tensors):
 
 
 def custom_gradient(tf, function, tensors):
-    """A gradient of the user's, made of the operator's own."""
+    """A user's gradient, composed of the operator's own."""
 
     @tf.custom_gradient
     def compute(*xs):
@@ -112,7 +112,7 @@ def vectorized_map(tf, function, stacked):
 
 
 def loop_over_tensor_array(tf, function, stacked):
-    """As AutoGraph users write it."""
+    """A loop as users of AutoGraph write it."""
 
     @tf.function
     def compute(*stacked):
@@ -127,7 +127,7 @@ def loop_over_tensor_array(tf, function, stacked):
 
 
 def test_vectorized_map(tf_backend, spec, random):
-    """Each call, and its gradients, as if made alone; but one product of all may be another kernel."""
+    """Each call and its gradients equal a separate call; a combined product may take another kernel."""
     for found, expected in mapped_and_alone(tf_backend, spec, vectorized_map, random):
         if spec.rows_are_independent:
             assert_all_same_bits(found, expected)
@@ -136,7 +136,7 @@ def test_vectorized_map(tf_backend, spec, random):
             np.testing.assert_allclose(got, right, rtol=0, atol=16 * np.finfo(np.float32).eps)
 
 
-# Every operator is in a loop above, and knows nothing of arrays: a scalar, two outputs, integers.
+# The loops above cover every operator; arrays do not depend on it: a scalar, two outputs, integers.
 IN_ARRAYS = [spec for spec in WITH_ROWS if spec.name in ("axpby", "add_rms_norm", "cross_entropy")]
 
 
@@ -147,7 +147,7 @@ def test_loop_over_arrays(tf_backend, spec, random):
 
 
 def mapped_and_alone(tf_backend, spec, mapped, random):
-    """Values and gradients of calls as one, eagerly and inside a graph, and of each call for itself."""
+    """Values and gradients of a mapped call, eagerly and inside a graph, and of each separate call."""
     tf = tf_backend.tf
     samples = [spec.sample((3, 5), random) for _ in range(3)]
     calls = [tensor_function(tf_backend, spec, sample) for sample in samples]
@@ -165,7 +165,7 @@ def mapped_and_alone(tf_backend, spec, mapped, random):
 
 @pytest.mark.parametrize("spec", WITH_ROWS, ids=str)
 def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
-    """What is captured is the same for all calls, whose gradients then add up."""
+    """Captured tensors are shared by all calls, and their gradients add up."""
     tf = tf_backend.tf
     sample = spec.sample((4, 3, 6), random)
     inputs = tf_backend.tensors(sample, "float64")
@@ -194,7 +194,7 @@ def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
 
 
 def types_of_nodes(graph):
-    """Of the graph and of the functions that it calls."""
+    """The operation types of the graph and of the functions that it calls."""
     definition = graph.as_graph_def()
     functions = (node for function in definition.library.function for node in function.node_def)
     return {node.op for node in (*definition.node, *functions)}
@@ -202,7 +202,7 @@ def types_of_nodes(graph):
 
 @pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
-    """Where leading dimensions are alike, and a loop elsewhere; neither says anything."""
+    """One call for equal leading dimensions, otherwise a loop; neither prints a warning."""
     from fusedops.tf.library import TABLE
 
     tf = tf_backend.tf
@@ -213,16 +213,16 @@ def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     def one(slices):
         return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
 
-    said: list[str] = []
-    monkeypatch.setattr(tf.get_logger(), "handle", lambda record: said.append(record.getMessage()))
+    messages: list[str] = []
+    monkeypatch.setattr(tf.get_logger(), "handle", lambda record: messages.append(record.getMessage()))
     graph = tf.function(lambda: tf.vectorized_map(one, mapped)).get_concrete_function().graph
-    assert said == []
+    assert messages == []
     assert bool(types_of_nodes(graph) & {"While", "StatelessWhile"}) == (not is_batched(TABLE, spec, sample))
 
 
 @pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_vectorized_map_under_xla(tf_backend, spec, random):
-    """Compiled, derivatives included where there is no loop: TensorFlow gives its loop no bound, and XLA needs one."""
+    """Compiled with derivatives, unless there is a loop: TensorFlow gives its loop no bound, and XLA needs one."""
     from fusedops.tf.library import TABLE
 
     tf = tf_backend.tf
@@ -246,7 +246,7 @@ def test_vectorized_map_under_xla(tf_backend, spec, random):
 
 
 def test_dataset(tf_cpu, spec, random):
-    """`tf.data`'s own threads run them."""
+    """Operators run in `tf.data`'s own threads."""
     tf = tf_cpu.tf
     samples = [spec.sample((3, 5), random) for _ in range(4)]
     calls = [tensor_function(tf_cpu, spec, sample) for sample in samples]

@@ -1,4 +1,4 @@
-"""TensorFlow: what a process may switch on to find a fault: checks of numbers, determinism."""
+"""TensorFlow: debugging modes of a process: numeric checks, determinism."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_check_numerics_changes_nothing(tf_backend, spec, random):
 
 
 def test_check_numerics_names_the_operator(tf_backend, spec, random):
-    """That which made the first NaN."""
+    """The error names the operator that produced the first NaN."""
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     arrays = {name: x * np.nan if name in sample.floating else x for name, x in sample.inputs.items()}
@@ -48,12 +48,12 @@ def test_check_numerics_names_the_operator(tf_backend, spec, random):
         for call, kind in ((function, "eagerly-executing"), (compiled, "graph")):
             with pytest.raises(tf.errors.InvalidArgumentError, match=f'{kind} op "Fusedops{camel}"'):
                 call(*tensors)
-    assert np.isnan(tf.nest.flatten(function(*tensors))[0]).any()  # and is let through when it is off
+    assert np.isnan(tf.nest.flatten(function(*tensors))[0]).any()  # and passes when it is off
 
 
 @pytest.mark.slow
 def test_op_determinism(tf_backend, tmp_path):
-    """TensorFlow then refuses operators that it knows to differ from run to run: derivatives of ours use none."""
+    """TensorFlow then refuses its nondeterministic operators: fusedops's derivatives use none."""
     done = run_program("tf_determinism.py", tf_backend.device, device=tf_backend.device)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]

@@ -1,4 +1,4 @@
-"""TensorFlow: derivatives of first and second order, reverse and forward, against numeric ones in float64."""
+"""TensorFlow: first and second derivatives, reverse and forward mode, against numeric ones in float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.specifications import WITH_ROWS
 
 
 def assert_numeric(tf, function, tensors):
-    """Every element of the Jacobian: of a graph, whose many calls are quick. Eager code then has the same gradients."""
+    """Every element of the Jacobian, in a graph, whose many calls are fast. Eager code must have the same gradients."""
 
     def value_and_gradients(tensors, upstream):
         with tf.GradientTape() as tape:
@@ -43,7 +43,7 @@ def assert_numeric(tf, function, tensors):
 
 
 def test_first_order(tf_backend, spec, random):
-    for sample in small_samples(spec, random)[:3]:  # of all options, gradients are compared with PyTorch's bits
+    for sample in small_samples(spec, random)[:3]:  # the gradients of all options are compared with PyTorch's bits
         function, tensors = function_and_tensors(tf_backend, spec, sample)
         assert_numeric(tf_backend.tf, flat(tf_backend.tf, function), tensors)
 
@@ -82,7 +82,7 @@ def test_forward_accumulator(tf_backend, spec, random):
 
 
 def test_forward_over_reverse(tf_backend, spec, random):
-    """The Hessian times a vector, both ways."""
+    """The Hessian times a vector, in both orders of modes."""
     tf = tf_backend.tf
     function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
     tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
@@ -105,7 +105,7 @@ def test_forward_over_reverse(tf_backend, spec, random):
 
 @pytest.mark.parametrize("spec", [spec for spec in WITH_ROWS if spec.least_rank], ids=str)
 def test_many_rows(tf_backend, spec, random):
-    """More than an eager tape keeps zeros for: derivatives of first and second order and forward, as in a graph."""
+    """First, second and forward derivatives equal those of a graph."""
     tf = tf_backend.tf
     function, tensors = function_and_tensors(
         tf_backend, spec, spec.sample((10_007, *(1,) * (spec.least_rank - 2), 4), random)
@@ -167,7 +167,7 @@ def test_persistent_and_nested_tapes(tf_backend, spec, random):
 
 
 def test_variables(tf_backend, spec, random):
-    """A tape watches them by itself, and its gradients have their dtype."""
+    """A tape watches them automatically, and their gradients have their dtype."""
     tf = tf_backend.tf
     for dtype in ("float32", "bfloat16"):
         sample = spec.sample((3, 5), random)
@@ -186,7 +186,8 @@ def test_variables(tf_backend, spec, random):
 
 
 def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
-    """bfloat16 beside float32 parameters: near what the same numbers give in float64, each in its own dtype."""
+    """bfloat16 inputs with float32 parameters: close to float64's results for the same numbers, each in its own
+    dtype."""
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     narrow = tf_backend.tensors(sample, "bfloat16", spec)
@@ -211,7 +212,7 @@ def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
 
 
 def test_gradients_are_freed(tf_cpu, spec, random):
-    """Those of two sources that are equal, too: tf.add's are not."""
+    """Also those of two equal sources, which tf.add leaks."""
     tf = tf_cpu.tf
     sample = spec.sample((2, 3, 4), random)
     inputs, wanted = tf_cpu.tensors(sample, "float32"), spec.differentiable(sample)

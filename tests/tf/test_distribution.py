@@ -18,7 +18,7 @@ def run(device: str) -> None:
 
 
 def test_a_test_is_on_its_device(tf_backend, spec, random):
-    """All of it, whatever is called in which way: on a host with a GPU, TensorFlow would choose that."""
+    """All operations of a test run on its device: on a host with a GPU, TensorFlow would choose the GPU."""
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     inputs = tf_backend.tensors(sample, "float32")
@@ -49,7 +49,7 @@ def test_mirrored_on_two_gpus(tf_gpu):
 
 
 def free_ports(count):
-    """They may be taken before a worker binds them, which then fails."""
+    """Ports that another process may still take before a worker binds them; the worker then fails."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -63,12 +63,12 @@ def free_ports(count):
     [("mirrored", 1, ("loop", "fit")), ("workers", 2, ("loop",)), ("server", 4, ("loop",))],
 )
 def test_training_of_two_workers(tf_backend, tmp_path, strategy, tasks, ways):
-    """Losses and weights are those of one worker, of our layers and of a converted model."""
+    """Losses and weights equal those of one worker, for fusedops's layers and for a converted model."""
     if tf_backend.device == "cuda" and tf_backend.gpus() < 2:
         pytest.skip("GPU: only one")
     program = ("tf_workers.py", strategy, free_ports(tasks))
     logs = run_ranks(*program, device=tf_backend.device, world=tasks, folder=tmp_path)
     expected = [f"{way} {model}" for model in ("ours", "converted") for way in ways]
-    trained = logs[:1] if strategy == "server" else logs  # the others of these serve
+    trained = logs[:1] if strategy == "server" else logs  # the other tasks are servers
     for log in trained:
         assert [line for line in log.splitlines() if line in expected] == expected

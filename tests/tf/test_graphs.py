@@ -1,4 +1,4 @@
-"""TensorFlow: tf.function with known and unknown shapes, what a graph knows of them, SavedModels."""
+"""TensorFlow: tf.function with known and unknown shapes, shape inference of graphs, SavedModels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.tf_functions import blurred, steps, tensor_function, value_and_gradients
+from tests.helpers.tf_functions import signature_shape, steps, tensor_function, value_and_gradients
 from tests.specifications import BUILT_IN
 
 
@@ -33,7 +33,7 @@ def test_one_trace_for_all_shapes(tf_backend, spec, known, random):
         traces.append(None)
         return function(*xs)
 
-    signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+    signature = [tf.TensorSpec(signature_shape(tuple(x.shape), known), x.dtype) for x in tensors]
     compiled = tf.function(counted, input_signature=signature)
     for size in (6, 9, 1, 0):
         _, tensors = tensor_function(tf_backend, spec, spec.sample((size, 5, 8), random), "float32")
@@ -48,7 +48,7 @@ def test_gradients_with_unknown_sizes(tf_backend, spec, known, random):
     for shape in ((6, 5, 8), (6, 8)):
         sample = spec.sample(shape, random)
         function, tensors = tensor_function(tf_backend, spec, sample, "float32")
-        signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+        signature = [tf.TensorSpec(signature_shape(tuple(x.shape), known), x.dtype) for x in tensors]
         compute = functools.partial(value_and_gradients, tf, spec, sample, function)
         compiled = tf.function(lambda *xs, compute=compute: compute(xs), input_signature=signature)
         for got, expected in zip(compiled(*tensors), compute(tensors), strict=True):
@@ -57,12 +57,13 @@ def test_gradients_with_unknown_sizes(tf_backend, spec, known, random):
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
-    """As much as of the inputs, and never more than is true. No shape follows from a dtype: all options in one."""
+    """As precise as the inputs' shapes, and never wrong. Shapes do not depend on dtypes: all options run in one
+    test."""
     tf = tf_backend.tf
     for sample in (spec.sample((6, 5, 8), random), *(spec.more_samples(random) if dtype == "bfloat16" else ())):
         function, tensors = tensor_function(tf_backend, spec, sample, dtype)
         for known in ("all", "rank", "none"):
-            signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+            signature = [tf.TensorSpec(signature_shape(tuple(x.shape), known), x.dtype) for x in tensors]
             graph = tf.function(function, input_signature=signature).get_concrete_function()
             for inferred, actual in zip(
                 tf.nest.flatten(graph.structured_outputs), tf.nest.flatten(function(*tensors)), strict=True
@@ -77,7 +78,7 @@ def test_what_a_graph_knows_of_shapes(tf_backend, spec, dtype, random):
 
 @pytest.mark.parametrize("spec", [spec for spec in BUILT_IN if not spec.name.startswith("attention")], ids=str)
 def test_one_known_shape_tells_the_other(tf_backend, spec, random):
-    """Inputs that must have one shape share what is known of it. Those of attention need not."""
+    """Attention is left out: its inputs may have different shapes."""
     tf = tf_backend.tf
     sample = spec.sample((6, 5, 8), random)
     function, tensors = tensor_function(tf_backend, spec, sample, "float32")

@@ -1,4 +1,4 @@
-"""TensorFlow: what may be given for a tensor, and what is refused."""
+"""TensorFlow: objects accepted as tensors, and refused ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.helpers.tf_functions import assert_all_same_bits, tensor_function
 
 
 def results(backend, spec, sample, inputs, watched):
-    """Outputs, and the gradients of what is watched: tensors or variables."""
+    """Outputs, and the gradients of the watched tensors or variables."""
     with backend.tf.GradientTape() as tape:
         tape.watch(watched)
         outputs = backend.call(spec.name, inputs, sample.options)
@@ -21,7 +21,7 @@ def plain_results(backend, spec, sample, inputs):
 
 
 def test_variables_captured_by_a_function(tf_backend, spec, random):
-    """And assigned to between calls: the graph reads what they hold now."""
+    """The graph reads the values that are assigned between calls."""
     tf = tf_backend.tf
     samples = [spec.sample((3, 5), random) for _ in range(2)]
     first, second = (tf_backend.tensors(sample, "float32") for sample in samples)
@@ -49,7 +49,8 @@ def test_keras_variables(tf_backend, spec, random):
 
 
 def layer_of(backend, spec, sample, inputs, policy):
-    """A Keras layer whose weights are the inputs with a gradient, all float32; it is called with a list of the rest."""
+    """A Keras layer whose weights are the differentiable inputs, all float32; it is called with a list of the
+    others."""
     import keras
 
     names = spec.differentiable(sample)
@@ -77,7 +78,7 @@ def test_mixed_precision(tf_backend, spec, narrow, random):
     sample = spec.sample((3, 5), random)
     wide = tf_backend.tensors(sample, "float32")
     inputs = {name: tf.cast(x, narrow) if name in sample.floating else x for name, x in wide.items()}
-    # The gradients of float32 weights are float32, exactly what the narrow ones are.
+    # The gradients of float32 weights are float32, and equal the 16-bit ones.
     expected = [
         tf.cast(x, "float32") if i >= len(spec.outputs) else x
         for i, x in enumerate(plain_results(tf_backend, spec, sample, inputs))
@@ -94,7 +95,7 @@ def test_mixed_precision(tf_backend, spec, narrow, random):
 
 
 def test_loss_scaling(tf_backend, spec, random):
-    """Infinite gradients of float16 are seen by Keras's optimizer, which then takes no step and scales less."""
+    """Keras's optimizer detects infinite gradients of float16, skips the step and reduces the scale."""
     import keras
 
     tf = tf_backend.tf
@@ -123,7 +124,7 @@ def test_loss_scaling(tf_backend, spec, random):
 
 
 def test_slices_as_upstream_gradient(tf_backend, spec, random):
-    """`tf.gather` gives the gradient of what it reads as rows and their places, some of them twice."""
+    """The gradient of `tf.gather` is IndexedSlices, some with repeated indices."""
     tf = tf_backend.tf
     sample = spec.sample((4, 5), random)
     function, tensors = tensor_function(tf_backend, spec, sample)
@@ -148,7 +149,7 @@ def test_slices_as_upstream_gradient(tf_backend, spec, random):
 
 
 def test_slices_as_input(tf_backend, random):
-    """They are a tensor to TensorFlow, and to the operators."""
+    """TensorFlow converts them to a tensor; so do the operators."""
     tf = tf_backend.tf
     values = tf.constant(random.normal(size=(2, 3)))
     slices = tf.IndexedSlices(values, tf.constant([0, 2]), tf.constant([4, 3]))
@@ -156,7 +157,7 @@ def test_slices_as_input(tf_backend, random):
 
 
 def test_ragged_and_sparse_tensors(tf_backend, spec, random):
-    """Refused, with what to do instead, wherever they are given."""
+    """Refused as any argument; the error states the remedy."""
     tf = tf_backend.tf
     sample = spec.sample((3, 5), random)
     inputs = tf_backend.tensors(sample, "float32")
@@ -176,7 +177,7 @@ def test_ragged_and_sparse_tensors(tf_backend, spec, random):
 
 
 def test_flat_values_of_a_ragged_tensor(tf_backend):
-    """What the sentence advises."""
+    """The error message recommends them."""
     tf = tf_backend.tf
     ragged = tf.RaggedTensor.from_row_lengths(tf.constant([[-1.0, 2.0], [3.0, -4.0], [5.0, 6.0]]), [2, 0, 1])
     result = tf.ragged.map_flat_values(tf_backend.functions.relu, ragged)
@@ -184,7 +185,7 @@ def test_flat_values_of_a_ragged_tensor(tf_backend):
 
 
 def test_zeros_keep_their_sign_as_attributes(tf_backend):
-    """They are equal, and so would be one key of what remembers how numbers are spelled."""
+    """0 and -0 are equal, so a cache of spelled numbers must not use them as keys."""
     with tf_backend.tf.Graph().as_default():
         x = tf_backend.tf.ones((1, 4))
         for scale in (0.0, -0.0, 0.5, 0.0):

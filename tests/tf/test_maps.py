@@ -1,4 +1,4 @@
-"""TensorFlow: tf.vectorized_map over any of an operator's tensors gives what a loop over single calls gives, or its
+"""TensorFlow: tf.vectorized_map over any of an operator's tensors gives the result of a loop over single calls, or its
 error."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def in_one(tf, function, tensors, names):
 
 
 def outcome(backend, run):
-    """The results, or the sentence of the error."""
+    """The results, or the error message."""
     try:
         # The gradient of a slice may be IndexedSlices.
         return [backend.tf.convert_to_tensor(y) for y in backend.tf.nest.flatten(run())]
@@ -56,7 +56,7 @@ def of_few_ranks(spec, random, drawn=1):
 
 
 def mapped(backend, spec, chosen):
-    """A function of the tensors of each sample, which are named, and the names of those that are mapped."""
+    """A function of the named tensors of each sample, and the names of the mapped ones."""
     for sample in chosen:
         inputs = backend.tensors(sample, "float64")
         tensors = {name: inputs[name] for name in sample.tensors}
@@ -66,7 +66,7 @@ def mapped(backend, spec, chosen):
 
 
 def test_values_and_errors(tf_backend, spec, random):
-    """Every selection of tensors, of any rank: one whose slices the operator refuses is refused with its sentence."""
+    """Every selection of tensors of any rank: if the operator refuses a slice, the map raises the same message."""
     tf = tf_backend.tf
     for _, *call, label in mapped(tf_backend, spec, of_few_ranks(spec, random)):
         got, expected = (outcome(tf_backend, partial(way, tf, *call)) for way in (in_one, in_turn))
@@ -74,27 +74,26 @@ def test_values_and_errors(tf_backend, spec, random):
 
 
 def in_graph(tf, function, tensors, names):
-    """`in_one` in a graph that knows the ranks of the mapped tensors and nothing of the shapes of the others."""
+    """`in_one` in a graph that knows the ranks of the mapped tensors, but not the shapes of the others."""
     shapes = {name: [None] * x.shape.rank if name in names else None for name, x in tensors.items()}
     signature = {name: tf.TensorSpec(shapes[name], x.dtype) for name, x in tensors.items()}
     return tf.function(partial(in_one, tf, function, names=names), input_signature=[signature])(tensors)
 
 
 def test_shared_tensors_of_unknown_shapes(tf_backend, spec, random):
-    """A rank that the graph does not know may be one that a single call refuses."""
+    """A single call may refuse a rank that the graph does not know."""
     tf = tf_backend.tf
     chosen = (*of_few_ranks(spec, random, drawn=0), *with_more_tensors(spec, random))
     for _, function, tensors, names, label in mapped(tf_backend, spec, chosen):
         got = outcome(tf_backend, partial(in_graph, tf, function, tensors, names))
         expected = outcome(tf_backend, partial(in_turn, tf, function, tensors, names))
-        if isinstance(expected, str):  # a rule that does not know a rank may say another sentence
+        if isinstance(expected, str):  # `infer` may raise another message for an unknown rank
             assert isinstance(got, str), label
         else:
             check(got, expected, spec.rows_are_independent, label)
 
 
 def test_gradients_within_and_without(tf_backend, spec, random):
-    """A gradient of each call, and one of all calls."""
     tf = tf_backend.tf
     for sample, *call, label in mapped(tf_backend, spec, of_few_ranks(spec, random, drawn=0)):
         for of in (of_each_call, of_all_calls):

@@ -15,23 +15,23 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import run_elsewhere
+from tests.helpers.running import run_without_package
 from tests.specifications import BUILT_IN, is_of_an_expression
 
 
 @dataclass(frozen=True)
 class Call:
-    """One node of a graph: what goes in, and what comes out."""
+    """One node of a graph: its inputs and outputs."""
 
     function: str
-    inputs: dict[str, Any]  # names of arrays; of an optional input, a list of at most one
-    attributes: dict[str, Any]  # those that no input decides
+    inputs: dict[str, Any]  # names of arrays; a list of at most one for an optional input
+    attributes: dict[str, Any]  # those that no input determines
     arrays: dict[str, np.ndarray]
     results: list[np.ndarray]
 
 
 def raw_calls(backend, spec) -> Iterator[Call]:
-    """The operators that a public function and its gradient are made of."""
+    """The operators of a public function and its gradient."""
     random = np.random.default_rng(3)
     samples = [spec.sample((5, 33), random), *(spec.more_samples(random) if "dropout=" in spec.signature else ())]
     return itertools.chain.from_iterable(raw_calls_of(backend, spec, sample) for sample in samples)
@@ -41,7 +41,7 @@ def raw_calls_of(backend, spec, sample) -> Iterator[Call]:
     tf = backend.tf
     inputs = backend.numpy(backend.tensors(sample, "float32"), np.float32)
     with tf.Graph().as_default() as graph:
-        # Not constants, which TensorFlow would fold: on a CPU.
+        # Placeholders, since TensorFlow would fold constants on a CPU.
         fed = {name: tf.compat.v1.placeholder(inputs[name].dtype, inputs[name].shape) for name in sample.tensors}
         values = {tensor: inputs[name] for name, tensor in fed.items()}
         outputs = backend.call(spec.name, inputs | fed, sample.options)
@@ -75,7 +75,7 @@ def of_node(node, inputs, results) -> Call:
 
 @pytest.mark.slow
 def test_without_the_package(tf_backend, tmp_path):
-    """Every operator, backward ones too: same bits, same sentences."""
+    """Every operator, including backward ones: same bits, same messages."""
     from fusedops.tf.library import TABLE
 
     calls = {call.function.removeprefix("fusedops_"): call for spec in BUILT_IN for call in raw_calls(tf_backend, spec)}
@@ -85,8 +85,8 @@ def test_without_the_package(tf_backend, tmp_path):
         np.savez(tmp_path / name, **call.arrays)
         text = {"function": call.function, "inputs": call.inputs, "attributes": call.attributes}
         (tmp_path / f"{name}.json").write_text(json.dumps(text))
-    library = shutil.copy(tf_backend.functions.library_path(), tmp_path)  # which needs nothing beside it
-    done = run_elsewhere(tf_backend, "tf_raw.py", library, tmp_path, cwd=tmp_path)
+    library = shutil.copy(tf_backend.functions.library_path(), tmp_path)  # the library needs no other file
+    done = run_without_package(tf_backend, "tf_raw.py", library, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for name, call in calls.items():
         found = np.load(tmp_path / f"{name}.results.npz")
@@ -105,8 +105,8 @@ def test_names(tf_cpu):
         assert callable(getattr(tf.raw_ops, f"Fusedops{camel}", None) or getattr(library, f"Fusedops{camel}"))
 
 
-def test_a_string_that_is_no_choice(tf_backend):
-    """The core's own check: Python's functions never let it get there."""
+def test_an_invalid_choice_is_refused_by_the_core(tf_backend):
+    """Python's functions check choices before the core."""
     tf = tf_backend.tf
     library = tf.load_op_library(tf_backend.functions.library_path())
     sentence = r"fusedops\.bias_act: activation must be one of identity, relu, .+; got 'swish'"
@@ -115,7 +115,7 @@ def test_a_string_that_is_no_choice(tf_backend):
 
 
 def test_the_build_prints_the_path(tf_cpu):
-    """As `make build-tf` does at its end."""
+    """`make build-tf` prints it at its end."""
     from fusedops.building.ahead import outcome
     from fusedops.loading import FRAMEWORKS
 

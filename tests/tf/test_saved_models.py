@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
-from tests.helpers.running import run_elsewhere, run_program
+from tests.helpers.running import run_program, run_without_package
 from tests.specifications import BUILT_IN
 
 PROGRAM = "tf_saved_model.py"
 
 
 def operator_module(backend: Any, spec: Any, custom: bool = False) -> Any:
-    """An operator whose inputs with a gradient are weights. `custom`: its gradient is the user's, twice as large."""
+    """An operator whose differentiable inputs are weights. `custom`: the user's gradient is twice as large."""
     tf = backend.tf
     sample = spec.sample((4, 6), np.random.default_rng(2))
     inputs = backend.tensors(sample, "float32")
@@ -57,7 +57,7 @@ def operator_module(backend: Any, spec: Any, custom: bool = False) -> Any:
 
 @pytest.fixture
 def saved(tf_backend, tmp_path) -> tuple[Path, dict[str, np.ndarray]]:
-    """A folder with a SavedModel, and what serving and training it gives here."""
+    """A folder with a SavedModel, and the results of serving and training it here."""
     from tests.programs.tf_saved_model import serve_and_train
 
     tf = tf_backend.tf
@@ -75,10 +75,10 @@ def saved(tf_backend, tmp_path) -> tuple[Path, dict[str, np.ndarray]]:
 
 @pytest.mark.slow
 def test_with_the_library_alone(tf_backend, saved):
-    """Served, and trained by the gradients that were saved with it; a tape needs the gradients that fusedops
-    registers, and says of which operator."""
+    """Served, and trained by the gradients that were saved with it. A tape needs the gradients that fusedops registers;
+    the error names the operator."""
     folder, expected = saved
-    done = run_elsewhere(tf_backend, PROGRAM, tf_backend.functions.library_path(), folder, cwd=folder)
+    done = run_without_package(tf_backend, PROGRAM, tf_backend.functions.library_path(), folder, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert re.search(r"nothing loaded: .*Op type not registered 'Fusedops\w+'", done.stdout)
     found = np.load(folder / "results.npz")
@@ -92,7 +92,7 @@ def test_with_the_library_alone(tf_backend, saved):
 
 @pytest.mark.slow
 def test_with_the_package(tf_backend, saved):
-    """Trained by a tape around what was loaded, too."""
+    """Trained by a tape around the loaded functions, too."""
     folder, expected = saved
     done = run_program(PROGRAM, "fusedops", folder, device=tf_backend.device, cwd=folder)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""TensorFlow: every operator under XLA, with the bits of eager code; and what happens without XLA's library."""
+"""TensorFlow: every operator under XLA, with the bits of eager code; and behaviour without XLA's library."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.bad_calls import CASES, in_a_graph, of_tensors
+from tests.helpers.bad_calls import CASES, as_function, graph_message
 from tests.helpers.checks import SHAPE
 from tests.helpers.numerics import assert_same_bits, special_values
 from tests.helpers.running import environment, interpreter, python_path, run_program
 from tests.helpers.tf_functions import (
-    blurred,
     flat,
     function_and_tensors,
     gradient_of,
     jvp,
+    signature_shape,
     steps,
     tensor_function,
     value_and_gradients,
@@ -79,11 +79,11 @@ def test_bits_of_special_values(tf_backend, spec, dtype, random):
 
 @pytest.mark.parametrize("known", ["batch-free", "rank"])
 def test_unknown_sizes(tf_backend, spec, known, random):
-    """One trace; XLA compiles for each size. None at all too."""
+    """One trace, for which XLA compiles each size, including zero."""
     tf = tf_backend.tf
     first = spec.sample((6, 5, 8), random)
     function, tensors = tensor_function(tf_backend, spec, first)
-    signature = [tf.TensorSpec(blurred(tuple(x.shape), known), x.dtype) for x in tensors]
+    signature = [tf.TensorSpec(signature_shape(tuple(x.shape), known), x.dtype) for x in tensors]
     compute = functools.partial(value_and_gradients, tf, spec, first, function)
     trained = compiled(tf, lambda *xs: compute(xs), input_signature=signature)
     for size in (6, 1, 0):
@@ -107,7 +107,7 @@ def test_inside_loops_and_branches(tf_backend, spec, random):
 
 
 def test_higher_derivatives(tf_backend, spec, random):
-    """Double backward and forward mode are made of TensorFlow's operators, whose own bits XLA changes a little."""
+    """Double backward and forward mode consist of TensorFlow's operators, whose bits XLA changes slightly."""
     tf = tf_backend.tf
     function, tensors = function_and_tensors(tf_backend, spec, spec.sample((2, 3), random))
     tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
@@ -130,17 +130,17 @@ def test_higher_derivatives(tf_backend, spec, random):
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_errors(tf_backend, operator, bad):
-    """XLA's compilation raises the sentence of eager code if the trace knows no shape. A trace that knows the shapes
-    raises it before XLA is reached: generic/test_errors.py."""
+    """XLA's compilation raises the message of eager code if the trace knows no shape. A trace with known shapes raises
+    it before XLA is reached: generic/test_errors.py."""
     tf = tf_backend.tf
-    function, tensors = of_tensors(tf_backend, operator, bad)
+    function, tensors = as_function(tf_backend, operator, bad)
     signature = [tf.TensorSpec(None, x.dtype) for x in tensors]
-    with pytest.raises(tf_backend.errors, match=in_a_graph(operator, bad)):
+    with pytest.raises(tf_backend.errors, match=graph_message(operator, bad)):
         compiled(tf, function, input_signature=signature)(*tensors)
 
 
 def test_a_kernel_that_fails(tf_cpu):
-    """What only the kernel can see: a label that is no class."""
+    """Only the kernel sees an invalid label."""
     tf, function = tf_cpu.tf, tf_cpu.public("cross_entropy")
     logits, labels = tf.zeros([2, 3]), tf.constant([0, 3])
     with pytest.raises(tf.errors.InvalidArgumentError) as eager:
@@ -151,7 +151,7 @@ def test_a_kernel_that_fails(tf_cpu):
 
 
 def test_shapes_that_depend_on_values(tf_backend):
-    """XLA would hand over a buffer that is longer than the tensor: refused, in words that say what to do."""
+    """XLA would pass a buffer longer than the tensor: refused, with a message that states the remedy."""
     tf = tf_backend.tf
 
     def function(x, keep):
@@ -162,7 +162,7 @@ def test_shapes_that_depend_on_values(tf_backend):
 
 
 def test_numbers_and_lists_of_numbers(tf_backend):
-    """All bits of a double, to the kernel and back."""
+    """All bits of a double are preserved to the kernel and back."""
     tf = tf_backend.tf
     x = tf_backend.tensor(np.linspace(-1, 1, 7), "float64")
     third = 1 / 3
@@ -194,8 +194,8 @@ assert abs(got.numpy() - eager(x).numpy()).max() < 1e-5
 
 @pytest.mark.slow
 def test_auto_clustering(tf_backend, tmp_path):
-    """TensorFlow chooses what XLA compiles together, and our operators do not stand apart."""
-    from google.protobuf import text_format  # comes with TensorFlow
+    """TensorFlow chooses the operations that XLA compiles together, and includes fusedops's operators."""
+    from google.protobuf import text_format  # installed with TensorFlow
 
     variables = environment(
         tf_backend.device,
@@ -214,7 +214,7 @@ def test_auto_clustering(tf_backend, tmp_path):
 
 
 def test_the_second_gpu(tf_gpu, spec, dtype, random):
-    """XLA compiles for the GPU that the tensors are on, and the kernels run there."""
+    """XLA compiles for its tensors' GPU, and the kernels run there."""
     tf = tf_gpu.tf
     if tf_gpu.gpus() < 2:
         pytest.skip("GPU: one only")
@@ -230,7 +230,7 @@ def test_the_second_gpu(tf_gpu, spec, dtype, random):
 
 
 def test_command_buffers(tf_gpu, tmp_path):
-    """XLA captures every operator in CUDA graphs, forward and backward: none is launched beside them."""
+    """XLA captures every operator in CUDA graphs, forward and backward: none is launched separately."""
     flags = f"--xla_gpu_graph_min_graph_size=1 --xla_dump_hlo_as_text --xla_dump_to={tmp_path}"
     done = run_program("tf_command_buffers.py", device="cuda", XLA_FLAGS=flags)
     assert done.returncode == 0, done.stderr
@@ -255,7 +255,7 @@ assert not any(name.split(".")[0] == "fusedops" for name in sys.modules)
 
 @pytest.mark.slow
 def test_without_the_package(tf_cpu, tmp_path):
-    """XLA's library finds the operators that are loaded, wherever they were loaded from."""
+    """XLA's library finds operators loaded from any path."""
     operators, xla = (Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so"))
     done = interpreter("-c", ALONE, shutil.copy(operators, tmp_path), xla, cwd=tmp_path, env=environment("cpu"))
     assert done.returncode == 0, done.stderr
@@ -276,7 +276,7 @@ for options in ({{}}, {{"jit_compile": True}}):
 
 @pytest.mark.slow
 def test_copies_of_the_libraries(tf_cpu, tmp_path):
-    """A process may load them again from elsewhere: the first kernels stay the only ones."""
+    """A process may load copies of the libraries: the first kernels stay in use."""
     paths = [Path(tf_cpu.functions.library_path()).with_name(name) for name in ("_ops.so", "_xla.so")]
     copies = [shutil.copy(path, tmp_path) for path in paths]
     for first, sentence in (
@@ -310,7 +310,7 @@ def damaged(library):
 
 
 def foreign(library):
-    """Of the right size, and no library at all: what a linker cannot load."""
+    """A file of the right size that the linker cannot load."""
     library.write_bytes(bytes(library.stat().st_size))
 
 
@@ -322,7 +322,7 @@ SENTENCES = {
 
 
 def copy_of_the_package(tf_cpu, tmp_path, fault):
-    """With this fault in its library for XLA."""
+    """A copy of the package with this fault in its library for XLA."""
     folder = tmp_path / "with a space" / "fusedops"
     shutil.copytree(Path(tf_cpu.functions.library_path()).parents[1], folder, ignore=shutil.ignore_patterns("_C*"))
     fault(folder / "tf" / "_xla.so")
@@ -340,8 +340,8 @@ def test_why_the_library_is_not_loaded(tf_cpu, tmp_path, monkeypatch, fault):
 
 
 @pytest.mark.slow
-def test_the_operators_do_without_the_library(tf_cpu, tmp_path):
-    """They run; show_config says why XLA cannot compile them; and XLA names the operator that it does not know."""
+def test_operators_work_without_the_library(tf_cpu, tmp_path):
+    """They run; show_config explains why XLA cannot compile them, and XLA names the unknown operator."""
     folder = copy_of_the_package(tf_cpu, tmp_path, foreign)
     variables = environment("cpu", PYTHONPATH=python_path(folder.parent))
     done = interpreter("-c", WITHOUT, cwd=folder.parent, env=variables)

@@ -19,7 +19,7 @@ from tests.helpers.running import ROOT
 PAGE = ROOT / "docs" / "api.md"
 MODULES = {"torch": "torch", "tf": "tensorflow"}
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
-OTHERS = {  # what is neither a function of tensors nor a class
+OTHERS = {  # names that are neither functions of tensors nor classes
     "fusedops.show_config",
     *(f"fusedops.torch.{name}" for name in ("convert", "revert", "explain", "load", "jit.load")),
     *(
@@ -51,7 +51,7 @@ def public(package):
 
 
 def listed(package):
-    """The names of a package that the page lists, with the files that it links them to."""
+    """The names of a package that the page lists, with the linked files."""
     short = {"fo": package.__name__, "fnn": "fusedops.torch.nn", "fk": "fusedops.tf.keras"}
     links = re.findall(r"\[`(\w+)\.([\w.]+)`\]\(\.\./([\w/]+\.py)\)", PAGE.read_text())
     full = {f"{short.get(first, first)}.{rest}": file for first, rest, file in links}
@@ -82,7 +82,7 @@ def test_every_public_name_has_an_entry_in_the_reference(package):
 
 
 def test_a_description_is_that_of_its_framework(package):
-    """It has every section but the other framework's, and its own errors."""
+    """It has every section except the other framework's, and its own errors."""
     framework = package.__name__.partition(".")[2]
     (other,) = {*TITLES.values()} - {TITLES[framework]}
     for function in functions.PUBLIC:
@@ -100,7 +100,7 @@ def test_a_description_is_that_of_its_framework(package):
 
 
 def test_examples(package):
-    """Each function and layer has one in this framework, and it prints what it says."""
+    """Each function and layer has an example for this framework, which prints the stated output."""
     framework = package.__name__.partition(".")[2]
     names = {"fo": package, "fusedops": fusedops, framework: importlib.import_module(MODULES[framework])}
     if framework == "torch":

@@ -1,4 +1,4 @@
-"""The files that a call of rms_norm crosses are those that docs/architecture.md names."""
+"""A call of rms_norm runs through the files that docs/architecture.md lists."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SECTION = (ROOT / "docs" / "architecture.md").read_text().split("### `rms_norm`,
 ROWS = re.findall(r"^\| (both|PyTorch|TensorFlow|GPU) \| `([\w/.]+)` \| (.+) \|$", SECTION, re.M)
 COUNTS = re.findall(r"^\| (PyTorch|TensorFlow) \| (\d+) \| (\d+) \|$", SECTION, re.M)
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
-# Generated functions, and the files that write their text.
+# Generated functions, and the files that generate them.
 GENERATED = {
     "<fusedops.torch: rms_norm>": "fusedops/torch/calls.py",
     "<fusedops.tf.rms_norm>": "fusedops/tf/calls.py",
     "<fusedops.tf.gradient_of_rms_norm>": "fusedops/tf/steps.py",
 }
-MOST_FILES = 14
+MAX_FILES = 14
 FRESH_EPS = (0.01 + i / 1000 for i in itertools.count())  # values that no other call in the process has
 
 
@@ -32,7 +32,7 @@ def files(*kinds):
 
 
 @pytest.mark.parametrize(("file", "text"), [row[1:] for row in ROWS], ids=files("both", "PyTorch", "TensorFlow", "GPU"))
-def test_each_file_has_the_names_of_its_row(file, text):
+def test_each_file_has_the_names_of_its_entry(file, text):
     package = Path(fusedops.__file__).parents[1]
     source = ((package if file.startswith("fusedops/") else ROOT) / file).read_text()
     for name in re.findall(r"`([\w:]+)(?:\(\))?`", text):
@@ -43,7 +43,7 @@ def test_the_counts_are_those_of_the_table():
     assert [title for title, _, _ in COUNTS] == list(TITLES.values())
     for title, on_cpu, on_gpu in COUNTS:
         assert (int(on_cpu), int(on_gpu)) == (len(files("both", title)), len(files("both", title, "GPU")))
-        assert max(int(on_cpu), int(on_gpu)) <= MOST_FILES
+        assert max(int(on_cpu), int(on_gpu)) <= MAX_FILES
 
 
 def test_python_runs_in_the_files_of_the_table(any_backend):

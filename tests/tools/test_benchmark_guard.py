@@ -1,4 +1,4 @@
-"""make bench-check: what it compares, when it fails, and that it sees what has become slower."""
+"""make bench-check: its comparisons, its failures, and its detection of slower kernels."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def no_pause(monkeypatch):
 
 
 def measure(*values: float) -> Callable[[], float]:
-    """Gives one after the other."""
+    """Returns one value after the other."""
     left = list(values)
     return lambda: left.pop(0)
 
 
-def test_what_is_no_slower_is_measured_once(capsys):
+def test_an_entry_that_is_not_slower_is_measured_once(capsys):
     assert judging.problems_of({"a": measure(0.62), "b": measure(0.1)}, {"a": 0.5, "b": 0.5}) == []
     assert capsys.readouterr().out.count("committed") == 2
 
 
 @pytest.mark.parametrize("values", [(0.7, 0.62), (0.7, 0.7, 0.62)])
-def test_what_is_slower_once_is_measured_again(values, capsys):
+def test_an_entry_that_is_slower_once_is_measured_again(values, capsys):
     assert judging.problems_of({"a": measure(*values), "b": measure(0.5)}, {"a": 0.5, "b": 0.5}) == []
     assert capsys.readouterr().out.count("committed") == 1 + len(values)
 
 
-def test_what_is_always_slower_is_a_problem():
+def test_an_entry_that_is_always_slower_is_a_problem():
     (problem,) = judging.problems_of({"a": measure(0.9, 0.8, 0.7), "b": measure(0.5)}, {"a": 0.5, "b": 0.5})
     assert problem == "slower: a: 1.40 times the committed ratio; at most 1.25 is allowed"
 
 
-def test_rows_and_ratios_without_each_other_are_problems():
+def test_entries_and_ratios_without_each_other_are_problems():
     problems = judging.problems_of({"a": measure(0.5), "new": measure()}, {"a": 0.5, "old": 0.5})
     assert problems == [
         f"old has a ratio and is not measured: {judging.UPDATE}",
@@ -64,7 +64,7 @@ def test_rows_and_ratios_without_each_other_are_problems():
 
 
 @pytest.mark.parametrize("of", ratio.OF_CALLS)
-def test_the_committed_ratios_are_of_the_rows(of):
+def test_the_committed_ratios_belong_to_the_entries(of):
     names = [ratio.name_of(case, against) for case, against in ratio.pairs(of)]
     assert len(set(names)) == len(names)
     for ratios in COMMITTED[of].values():
@@ -86,7 +86,7 @@ def test_update_then_check(tmp_path, monkeypatch, capsys):
         judging.update(framework, path)
     written = {framework: {f"{framework} here": {"a": 0.25, "b": 2.0}} for framework in ("torch", "tf")}
     assert json.loads(path.read_text()) == written
-    written["tf"]["elsewhere"] = {"a": 9.0, "b": 9.0}  # another machine's stay beside
+    written["tf"]["elsewhere"] = {"a": 9.0, "b": 9.0}  # another machine's ratios stay
     path.write_text(json.dumps(written))
     judging.update("tf", path)
     assert json.loads(path.read_text()) == written
@@ -98,7 +98,7 @@ def test_update_then_check(tmp_path, monkeypatch, capsys):
         assert ("slower: a: 1.60 times" in capsys.readouterr().out) == bool(code)
 
 
-def test_ratios_of_another_machine_judge_nothing(tmp_path, monkeypatch, capsys):
+def test_ratios_of_another_machine_are_ignored(tmp_path, monkeypatch, capsys):
     path = tmp_path / "ratios.json"
     path.write_text(json.dumps({"torch": {"elsewhere": {"a": 0.1}}}))
     rows(monkeypatch, a=1.0)
@@ -120,7 +120,7 @@ def test_without_frameworks_nothing_is_a_failure(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_the_command_fails(tmp_path, framework):
-    """Of one row there is a ratio, which everything keeps; the others have none."""
+    """One entry has a ratio, which every result satisfies; the others have none."""
     name = "relu forward / eager"
     path = tmp_path / "ratios.json"
     here, _ = judging._rows(framework)
@@ -132,7 +132,7 @@ def test_the_command_fails(tmp_path, framework):
     assert f"\nrms_norm forward / eager has no ratio: {judging.UPDATE}\n" in done.stdout
 
 
-def test_a_slower_kernel_is_seen(framework, monkeypatch):
+def test_a_slower_kernel_is_detected(framework, monkeypatch):
     side = side_of(framework)
     pairs = {ratio.name_of(case, against): (case, against) for case, against in ratio.pairs(framework)}
     case, against = pairs["rms_norm forward / eager"]

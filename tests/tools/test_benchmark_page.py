@@ -41,7 +41,7 @@ CONTENDERS = {
     "torch": ("fusedops", "eager", "compiled", "Liger", "copy"),
     "tf": ("fusedops", "eager", "fusedops, graph", "graph", "XLA", "copy"),
 }
-TIMES = {"fusedops": 1.0, "copy": 0.9}  # of some unit; the others take 2
+TIMES = {"fusedops": 1.0, "copy": 0.9}  # in some unit; the others take 2
 
 
 def row_of(case: Case, framework: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def row_of(case: Case, framework: str) -> dict[str, Any]:
 
 
 def run_of(framework: str, device: str) -> dict[str, Any]:
-    """Such as a benchmark writes, without what not every version of it has written."""
+    """A run as a benchmark writes it, without the fields that older versions lack."""
     machine = {"fusedops": "0.1.0", "python": "3.12.0", "cpu": "A CPU", "cores": 8, "version": "2.0"}
     machine |= {"gpu": "A GPU", "driver": "1"} if device == "cuda" else {}
     rows = [row_of(case, framework) for case in all_cases() if case.device == device and framework in case.frameworks]
@@ -178,7 +178,7 @@ def test_a_full_page_has_every_entry(all_runs):
     assert text.count("published: optimized custom") == text.count(tables.PUBLISHED) == 1 and "28 µs" in text
 
 
-def test_what_was_trimmed_has_the_same_median_and_spread(runs):
+def test_a_trimmed_run_has_the_same_median_and_spread(runs):
     trimmed = summary.trimmed(runs)
     for run, small in zip(runs, trimmed, strict=True):
         for row, little in zip(run["results"], small["results"], strict=True):
@@ -190,7 +190,7 @@ def test_what_was_trimmed_has_the_same_median_and_spread(runs):
     assert summary.trimmed(trimmed) == trimmed
 
 
-def test_what_was_trimmed_is_compared_and_printed_as_any_run(runs):
+def test_a_trimmed_run_is_compared_and_printed_like_any_other(runs):
     trimmed = summary.trimmed(runs)
     assert compare.moves(trimmed, runs) == []
     console = Console(file=io.StringIO(), width=250)
@@ -204,7 +204,7 @@ def test_runs_are_read_as_they_were_written(runs, tmp_path):
     assert json.loads((tmp_path / "folder" / "runs.json").read_text()) == trimmed
 
 
-def test_where_a_peer_is_faster(runs):
+def test_entries_with_a_faster_baseline(runs):
     assert "in 0 of" in tables.losses(runs[:1])
     row = row_in(runs, "cpu-rows/softmax/forward + backward/float32/4096x1024")
     eager = row["contenders"]["eager"]
@@ -216,14 +216,14 @@ def test_where_a_peer_is_faster(runs):
 
     graph = runs[1]["results"][-1]["contenders"]
     graph["graph"]["samples"] = [0.99 * x for x in graph["fusedops, graph"]["samples"]]
-    assert "fusedops, graph | " not in tables.losses(runs[1:])  # within what two measurements differ by
+    assert "fusedops, graph | " not in tables.losses(runs[1:])  # within the difference of two measurements
     for times, words in ((1.03, "1.03, within the spread |"), (1.5, "1.50 |")):
         graph["graph"]["samples"] = [x / times for x in graph["fusedops, graph"]["samples"]]
         (line,) = (x for x in tables.losses(runs[1:]).splitlines() if "| fusedops, graph | " in x)
         assert line.endswith(words)
 
 
-def test_no_time_is_shown_of_what_is_wrong(runs):
+def test_no_time_is_shown_for_a_wrong_result(runs):
     row = row_in(runs, "cpu-rows/softmax/forward + backward/float32/4096x1024")
     row["contenders"] |= {"eager": {"work": 1.0, "problem": "wrong: relative error 1"}}
     row["contenders"] |= {"Liger": {"work": 1.0, "problem": "NotImplementedError: no"}}
@@ -238,7 +238,7 @@ def test_no_time_is_shown_of_what_is_wrong(runs):
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_a_picture_that_lacks_something_says_so(kind, runs, tmp_path):
+def test_a_picture_names_missing_data(kind, runs, tmp_path):
     path = tmp_path / "picture.png"
     draw = PICTURES[kind][1]
     for run in runs:
@@ -250,7 +250,7 @@ def test_a_picture_that_lacks_something_says_so(kind, runs, tmp_path):
     assert not path.exists()
 
 
-def test_contenders_of_one_framework_look_different():
+def test_baselines_of_one_framework_look_different():
     for names in CONTENDERS.values():
         looks = [style.look(name) for name in names if name != "copy"]
         assert len({(look["marker"], look["color"], look["markerfacecolor"]) for look in looks}) == len(looks)

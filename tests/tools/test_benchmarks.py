@@ -1,4 +1,4 @@
-"""The benchmark: its command line, what it writes, what it refuses to show, and which rows its options choose."""
+"""The benchmark: its command line, its output, hidden results, and the selection of entries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a quick run over relu's calls, in the frameworks that are here."""
+    """Results of a quick run over relu's calls, in the installed frameworks."""
     path = tmp_path_factory.mktemp("bench") / "results.json"
     done = bench("--quick", "--device", "cpu", "--op", "relu", "--section", "call", "--output", path)
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def measured(any_backend: Backend) -> Callable[[Case], Any]:
-    """Measures a case, briefly."""
+    """Measures a case briefly."""
     side = side_of(any_backend.framework)
     return lambda case: contest.measured(side, case, QUICK, quick=True)
 
@@ -104,14 +104,14 @@ def test_a_run_writes_all_fields(runs):
                 assert contender["problem"] is None and len(contender["samples"]) >= 3
 
 
-def test_the_same_results_have_not_moved(results):
+def test_equal_results_show_no_change(results):
     done = bench("--merge", results, "--compare", results)
     assert done.returncode == 0, done.stderr
     assert "0 of " in done.stdout and "Slower" not in done.stdout and "Faster" not in done.stdout
 
 
 @pytest.mark.parametrize("times, title", [(5.0, "Slower than before"), (0.2, "Faster than before")])
-def test_a_row_that_moved_is_found(runs, tmp_path, times, title, capsys, monkeypatch):
+def test_a_changed_entry_is_found(runs, tmp_path, times, title, capsys, monkeypatch):
     for row in runs[0]["results"]:  # as on an idle machine: a busy one's spread would hide any change
         ours = row["contenders"]["fusedops"]
         ours["samples"] = [1e-6] * len(ours["samples"])
@@ -131,7 +131,7 @@ def test_a_row_that_moved_is_found(runs, tmp_path, times, title, capsys, monkeyp
     assert title in shown and row["key"] in shown
 
 
-def test_a_change_within_the_spread_is_none(runs):
+def test_a_change_within_the_spread_is_ignored(runs):
     for run in runs:
         for row in run["results"]:
             row["contenders"] = {"fusedops": {"work": 1.0, "problem": None, "samples": [1e-6, 1.2e-6, 1.4e-6, 1.6e-6]}}
@@ -143,7 +143,7 @@ def test_a_change_within_the_spread_is_none(runs):
 
 
 def shown_as(row: dict[str, Any], framework: str) -> dict[str, str]:
-    """Column -> what the table of this row shows there, its lines joined."""
+    """Column -> the cell of this entry in the table, its lines joined."""
     console = Console(file=io.StringIO(), width=400)
     run = {"framework": framework, "environment": environment(), "results": [row], "notes": []}
     report.show(console, [run])
@@ -202,11 +202,11 @@ def test_a_contender_that_fails_while_it_is_timed_is_left_out(any_backend, with_
     assert len(row["contenders"]["fusedops"]["samples"]) >= 3
 
 
-def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
+def test_another_process_measures_the_rest_after_a_crash(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
     path = tmp_path / "run.json"
     where = ("cpu", "cpu") if any_backend.device == "cpu" else ("stream", "cuda")
     rows = [moving(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
-    monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # of all that this process does later
+    monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # for all later tests of this process
 
     def measure(**options: bool) -> tuple[bool, list[schema.Row]]:
         whole = runner.measure(any_backend.framework, any_backend.device, rows, True, path, **options)
@@ -230,7 +230,7 @@ def test_another_process_measures_what_a_crash_has_left(any_backend, with_a_fail
 @pytest.mark.parametrize(
     "statuses, problem",
     [
-        ([75, 75, 0], None),  # twice a contender leaves the GPU unusable
+        ([75, 75, 0], None),  # a baseline makes the GPU unusable twice
         ([-9], "The process of torch ended with status -9: rows of it are missing"),
         ([75] * 21, "The process of torch ended with status 75: rows of it are missing"),
     ],
@@ -328,7 +328,7 @@ def small_cases(device: str) -> list[Case]:
 def test_every_operator_is_measured(any_backend, measured):
     for case in small_cases(any_backend.device):
         if (any_backend.framework, case.operator, case.variant) == ("torch", "add", BOTH):
-            continue  # torch's autograd hands the upstream gradient through: there is nothing to time
+            continue  # torch's autograd passes the upstream gradient through: there is nothing to time
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
         expression = ["fusedops, expression"] * layouts.has_both(case)
@@ -354,7 +354,7 @@ def test_attention_is_measured(any_backend, measured):
 
 
 def test_first_uses(any_backend, measured):
-    """Every call makes another operator; on a GPU another process may have compiled it."""
+    """Every call creates another operator; on a GPU another process may have compiled it."""
     cases = [case for case in all_cases() if case.section == FIRST_USE and case.device == any_backend.device]
     assert cases
     for case in cases:
@@ -366,7 +366,7 @@ def test_first_uses(any_backend, measured):
 
 @pytest.mark.parametrize("section", ["small", "decoding", "growth", "launch", "seeds", "python", "call-gpu"])
 def test_small_inputs_on_a_gpu(torch_gpu, section):
-    """By graphs, profiler and host, with the cache as the section wants it."""
+    """Measured by graphs, profiler and host, with the section's cache state."""
     side = side_of("torch")
     case = next(
         case for case in all_cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
@@ -379,7 +379,7 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
     assert 0 < size <= row["contenders"]["fusedops"]["memory"]  # a call allocates its results
 
 
-def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
+def test_a_cold_clock_flushes_between_calls(torch_cpu, monkeypatch):
     clocks, caches = (importlib.import_module(f"benchmarks.contenders.torch.{name}") for name in ("clocks", "caches"))
     batches: list[int] = []
 
@@ -396,7 +396,7 @@ def test_a_cold_clock_flushes_between_turns(torch_cpu, monkeypatch):
 
 @pytest.mark.parametrize("milliseconds, host_is_measured", [(0.5, False), (30, True)])
 def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, host_is_measured):
-    """Calls of some microseconds on the GPU, which the host issues much more slowly; it sleeps 50 ms at most."""
+    """Calls of a few microseconds on the GPU, which the host issues much more slowly; the GPU sleeps 50 ms at most."""
     clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
     x = torch.ones(1024, device="cuda")
 
@@ -411,7 +411,7 @@ def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, hos
 
 
 def test_a_graph_holds_what_it_reads(torch_gpu):
-    """A library may be given copies of the inputs, which nobody else holds."""
+    """A library may get copies of the inputs that only the graph refers to."""
     clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
     inputs = [torch.full((2**20,), float(i), device="cuda") for i in range(8)]
     whole, alive = clocks.graph(torch.square, [(x,) for x in inputs]), [weakref.ref(x) for x in inputs]
@@ -431,7 +431,7 @@ def test_inputs_that_a_cache_holds_rotate(torch_gpu):
     assert len(caches.copies(large, side.inputs(large))) == 1
 
 
-def test_options_choose_rows():
+def test_options_select_entries():
     chosen = Selection(operators=["relu", "softmax"], sections=["stream", "rows"], dtypes=["bfloat16"]).of(all_cases())
     assert {(case.operator, case.section, case.dtype) for case in chosen} == {
         ("relu", "stream", "bfloat16"),
@@ -491,14 +491,14 @@ def test_every_section_has_cases():
         (["--json", "x.json"], "--json needs --framework"),
     ],
 )
-def test_options_that_make_no_sense(arguments, sentence, capsys, monkeypatch):
+def test_invalid_options(arguments, sentence, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2 and sentence in capsys.readouterr().err
 
 
-def test_rows_are_listed(capsys, monkeypatch):
+def test_entries_are_listed(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--list", "--device", "cpu", "--section", "steps"])
     main()
     assert capsys.readouterr().out.splitlines() == [
@@ -510,7 +510,7 @@ def test_rows_are_listed(capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("section", [STEPS, OPTIMIZERS])
 def test_whole_steps_and_optimizers_are_measured(any_backend, measured, section):
-    """Shapes are those of the CPU on a GPU, too: each contender has a time, and none an error."""
+    """Small shapes on a GPU, too: each baseline has a time, and no error."""
     if any_backend.framework == "torch":
         pytest.importorskip("transformers")
     (case,) = (
@@ -531,7 +531,7 @@ def test_whole_steps_and_optimizers_are_measured(any_backend, measured, section)
 @pytest.mark.slow
 @pytest.mark.parametrize("module", models.DISTRIBUTED)
 def test_steps_on_several_devices(torch_backend, tmp_path, module):
-    """All ranks measure all contenders, in small sizes with gloo and in those of the tables with NCCL."""
+    """All ranks measure all baselines, in small sizes with gloo and in those of the tables with NCCL."""
     pytest.importorskip("transformers")
     if torch_backend.device == "cuda" and torch_backend.gpus() < 2:
         pytest.skip("GPU: too few")
@@ -549,7 +549,7 @@ def test_steps_on_several_devices(torch_backend, tmp_path, module):
 
 
 def test_ranks_agree_on_the_slowest(torch_cpu, monkeypatch):
-    """Each rank decides by the same time, or one would stop before the other."""
+    """All ranks decide by the same time, otherwise one would stop before the other."""
     ranks = importlib.import_module("benchmarks.contenders.torch.ranks")
     reduced = []
 

@@ -1,4 +1,4 @@
-"""The build and the loader: what is said when something is missing or stale, and what is built again when."""
+"""The build and the loader: messages for missing or outdated parts, and incremental builds."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ FACTS = {
 
 @pytest.fixture
 def environment(tmp_path, monkeypatch):
-    """A function that pretends: these frameworks are installed, those bindings are built against these versions."""
+    """A function that simulates installed frameworks, and bindings built against these versions."""
     monkeypatch.setattr(loading, "_folders", {name: tmp_path / name for name in loading.FRAMEWORKS})
     monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(loading, "_missing_instructions", lambda cpu_flags: "")
@@ -90,26 +90,26 @@ def test_the_library_is_damaged(environment):
 
 
 @pytest.mark.parametrize("facts", ["[]", "null", "3", "garbage", '{"fusedops": 1}'])
-def test_the_facts_are_unreadable(environment, facts):
+def test_the_build_facts_are_unreadable(environment, facts):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     (loading.FRAMEWORKS["torch"].folder / "_build.json").write_text(facts)
     assert re.search(rf"is not built: there is no readable .*_build\.json; .* {END['torch']}", sentence("torch"))
 
 
-def test_the_library_is_gone(environment):
+def test_the_library_is_missing(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     (loading.FRAMEWORKS["torch"].folder / "_C.abi3.so").unlink()
     assert "there is no" in sentence("torch")
 
 
 @pytest.mark.parametrize("framework", ["torch", "tf"])
-def test_a_build_is_broken_off_while_it_replaces_libraries(environment, tmp_path, monkeypatch, framework):
+def test_a_build_is_interrupted_while_it_replaces_libraries(environment, tmp_path, monkeypatch, framework):
     environment({"torch": "2.13.0", "tensorflow": "2.21.0"}, {framework: "2.21.0"})
     there = loading.FRAMEWORKS[framework]
     made = [tmp_path / file for file in there.files]
     for library in made:
         library.touch()
-    monkeypatch.setattr(os, "replace", None)  # as if it were killed before
+    monkeypatch.setattr(os, "replace", None)  # as if it was killed before
     with pytest.raises(TypeError):
         ahead._install(made, there.folder)
     assert re.search(
@@ -140,7 +140,7 @@ def test_torch_is_too_old(environment):
     assert sentence("torch").endswith("then " + RUN["torch"].removeprefix("Run: "))
 
 
-def test_tensorflow_is_another(environment):
+def test_tensorflow_has_another_version(environment):
     environment({"tensorflow": "2.21.0"}, {"tf": "2.20.1"})
     assert sentence("tf") == (
         "fusedops.tf was built against TensorFlow 2.20.1, and TensorFlow 2.21.0 is installed. Run: make build-tf"
@@ -152,7 +152,7 @@ def test_tensorflow_is_too_old(environment):
     assert "needs TensorFlow 2.20 or newer, and TensorFlow 2.19.1 is installed" in sentence("tf")
 
 
-def test_tensorflow_of_another_night(environment):
+def test_tensorflow_is_another_nightly_version(environment):
     environment({"tf-nightly": "2.22.0.dev20261120"}, {"tf": "2.22.0.dev20261119"})
     assert "was built against TensorFlow 2.22.0.dev20261119" in sentence("tf")
 
@@ -175,11 +175,11 @@ def test_the_second_library_is_of_another_build(environment):
         ("2.16.0.dev20261120+cu130", "_autograd.torch2.16.0.dev20261120+cu130.so"),
     ],
 )
-def test_a_library_of_autograd_is_for_one_minor_version_of_torch(version, file):
+def test_an_autograd_library_is_for_one_minor_version_of_torch(version, file):
     assert loading.autograd_file(version) == file
 
 
-def test_show_config_says_where_autograd_is(environment, capsys, monkeypatch):
+def test_show_config_locates_autograd(environment, capsys, monkeypatch):
     monkeypatch.delitem(sys.modules, "fusedops.torch.autograd_library", raising=False)
     monkeypatch.delenv("FUSEDOPS_TORCH_AUTOGRAD", raising=False)
     file = "_autograd.torch2.13.so"
@@ -189,11 +189,11 @@ def test_show_config_says_where_autograd_is(environment, capsys, monkeypatch):
     assert re.search(r"\n  autograd +in C\+\+\n", capsys.readouterr().out)
     environment({"torch": "2.14.0"}, {"torch": "2.13.0"})
     fusedops.show_config()
-    said = re.search(r"fusedops\.torch: ready\n(?:  .*\n)*  autograd +in Python: (.*)\n", capsys.readouterr().out)[1]
-    assert re.match(rf"fusedops\.torch's _autograd\.torch2\.14\.so is not built: .* {END['torch']}", said)
+    reason = re.search(r"fusedops\.torch: ready\n(?:  .*\n)*  autograd +in Python: (.*)\n", capsys.readouterr().out)[1]
+    assert re.match(rf"fusedops\.torch's _autograd\.torch2\.14\.so is not built: .* {END['torch']}", reason)
 
 
-def test_fusedops_is_another(environment):
+def test_fusedops_has_another_version(environment):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"}, fusedops="0.0.1")
     assert re.search(rf"built from fusedops 0\.0\.1; this is .* {END['torch']}", sentence("torch"))
 
@@ -213,14 +213,14 @@ def test_the_cpu_is_too_old(environment, monkeypatch):
         ("-march=x86-64-v3", None, ""),
     ],
 )
-def test_the_cpu_is_asked(tmp_path, cpu_flags, cpuinfo, missing):
+def test_missing_cpu_features_are_detected(tmp_path, cpu_flags, cpuinfo, missing):
     file = tmp_path / "cpuinfo"
     if cpuinfo:
         file.write_text(f"processor\t: 0\n{cpuinfo}\nbugs\t\t:\n")
     assert loading._missing_instructions(cpu_flags, file) == missing
 
 
-def test_show_config_says_what_is_there_and_what_is_missing(environment, capsys):
+def test_show_config_lists_present_and_missing_parts(environment, capsys):
     environment({"torch": "2.13.0"}, {"torch": "2.13.0"})
     fusedops.show_config()
     text = capsys.readouterr().out
@@ -265,7 +265,7 @@ def test_show_config_never_fails(environment, capsys):
 
 
 @pytest.mark.parametrize("framework", ["torch", "tf"])
-def test_importing_what_is_not_built(tmp_path, framework):
+def test_importing_an_unbuilt_binding(tmp_path, framework):
     if loading.FRAMEWORKS[framework].installed() is None:
         pytest.skip("not installed")
     folder = copy_without_libraries(tmp_path)
@@ -280,9 +280,9 @@ import fusedops
 fusedops.show_config()
 import fusedops.torch
 """
-# As a script elsewhere runs: it finds what is on the path, whatever the current folder holds.
+# Like a script in another folder: it imports from the path, not from the current folder.
 ELSEWHERE = "import sys; sys.path.remove('')\n" + SHOW
-# As setuptools installs a package for editing.
+# The finder of setuptools's editable installs.
 EDITABLE = """
 import importlib.util, sys
 
@@ -311,7 +311,7 @@ def test_another_copy_is_named(tmp_path, code):
     assert f" in {this / 'fusedops'}\nanother one," in done.stdout
     named = re.findall(r"^another one, which is not the one imported, in (.*)$", done.stdout, re.M)
     expected = {str(other / "fusedops")}
-    # Beside an installed wheel, from which the tests import, there is that one too.
+    # The tests may import from an installed wheel, which is listed as well.
     assert len(named) == len(set(named)) and expected <= set(named) <= expected | {str(loading.PACKAGE)}
     note = f". This is the fusedops in {this / 'fusedops'}; another one is in {', '.join(named)}. {RUN['torch']}"
     assert done.stderr.strip().endswith(note)
@@ -360,7 +360,7 @@ def test_the_core_includes_no_framework():
     assert not [path for path in files if framework.search(path.read_text())]
 
 
-def test_make_alone_prints_what_there_is():
+def test_make_alone_prints_the_targets():
     done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
     for target in (
@@ -404,7 +404,7 @@ def chosen(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "asked, found",
+    "requested, found",
     [
         ("8.0;9.0+PTX", ["8.0", "9.0+PTX"]),
         ("80 sm_90", ["8.0", "9.0"]),
@@ -412,13 +412,13 @@ def chosen(monkeypatch):
         ("Ampere;9.0", ["8.0", "8.6+PTX", "9.0"]),
     ],
 )
-def test_architectures(chosen, asked, found):
-    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS=asked).architectures] == found
-    assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST=asked).architectures] == found
+def test_architectures(chosen, requested, found):
+    assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS=requested).architectures] == found
+    assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST=requested).architectures] == found
 
 
 @pytest.mark.parametrize(
-    "asked, got",
+    "requested, got",
     [
         ("9.0;fast", "'fast' (no compute capability)"),
         ("7.5 9.0", "'7.5' (older than 8.0)"),
@@ -426,9 +426,9 @@ def test_architectures(chosen, asked, found):
         ("9.0;99.0", "'99.0' (unknown to CUDA 13.0)"),
     ],
 )
-def test_what_was_asked_for_by_name_and_cannot_be_compiled_for_is_an_error(chosen, asked, got):
+def test_an_unsupported_architecture_requested_by_name_is_an_error(chosen, requested, got):
     with pytest.raises(BuildError, match=rf"FUSEDOPS_CUDA_ARCHS must list compute capabilities.*got {re.escape(got)}$"):
-        chosen(FUSEDOPS_CUDA_ARCHS=asked)
+        chosen(FUSEDOPS_CUDA_ARCHS=requested)
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_what_was_asked_for_by_name_and_cannot_be_compiled_for_is_an_error(chose
         ("8.0 99.0+PTX", ["8.0"], "'99.0+PTX' (unknown to CUDA 13.0)"),
     ],
 )
-def test_what_was_asked_of_any_extension_and_cannot_be_compiled_for_is_left_out(chosen, inherited, found, left_out):
+def test_an_unsupported_architecture_for_all_extensions_is_left_out(chosen, inherited, found, left_out):
     choice = chosen(TORCH_CUDA_ARCH_LIST=inherited, gpus=["12.0"])
     assert [str(a) for a in choice.architectures] == found
     assert choice.left_out == f"left out of TORCH_CUDA_ARCH_LIST: {left_out}"
@@ -450,7 +450,7 @@ def test_what_was_asked_of_any_extension_and_cannot_be_compiled_for_is_left_out(
 @pytest.mark.parametrize(
     "names", ["Kepler+Tesla", "Kepler", "Maxwell+Tegra", "Maxwell", "Pascal", "Volta+Tegra", "Volta", "Turing"]
 )
-def test_nothing_is_left_of_what_was_asked(chosen, names):
+def test_no_requested_architecture_is_supported(chosen, names):
     with pytest.raises(
         NoCudaError, match=rf"nothing is left of TORCH_CUDA_ARCH_LIST without .* of {re.escape(names)} "
     ):
@@ -465,14 +465,14 @@ def test_old_gpus_are_left_out(chosen):
         chosen(gpus=["7.5"])
 
 
-def test_gpus_are_asked_for_nothing_else(chosen):
+def test_present_gpus_determine_the_default_architectures(chosen):
     assert [str(a) for a in chosen(TORCH_CUDA_ARCH_LIST="native", gpus=["8.6"]).architectures] == ["8.6"]
     assert [str(a) for a in chosen(FUSEDOPS_CUDA_ARCHS="9.0", gpus=["8.6"]).architectures] == ["9.0"]
     with pytest.raises(NoCudaError, match="no GPU was found"):
         chosen()
 
 
-def test_what_is_left_out_is_announced(chosen):
+def test_left_out_architectures_are_announced(chosen):
     choice = chosen(gpus=["7.5", "9.0"])
     found = Cuda(TOOLKIT, choice.architectures, cuda.Cutlass(ROOT, "1"), choice.left_out)
     assert announcement(found, None).splitlines() == [
@@ -482,7 +482,7 @@ def test_what_is_left_out_is_announced(chosen):
 
 
 def test_the_reason_for_a_build_without_kernels_names_the_command(monkeypatch, tmp_path):
-    """Without a GPU, kernels are compiled only if a variable asks for them."""
+    """Without a GPU, kernels are compiled only on request by a variable."""
     for variable in ("FUSEDOPS_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(core, "find_toolkit", lambda options: TOOLKIT)
@@ -579,7 +579,7 @@ def test_architecture_flags():
     ]
 
 
-def test_torch_compiles_with_all_that_cxx_says(tmp_path):
+def test_torch_compiles_with_all_words_of_cxx(tmp_path):
     if loading.FRAMEWORKS["torch"].installed() is None:
         pytest.skip("not installed")
     folder = tmp_path / "with a space"
@@ -611,8 +611,7 @@ def test_torch_compiles_with_all_that_cxx_says(tmp_path):
 
 @pytest.fixture
 def autograd_of(tmp_path, monkeypatch):
-    """A function that builds torch_autograd/, one file with this text, against headers that say that they are of this
-    version of torch."""
+    """A function that builds torch_autograd/, one file with this text, against headers of this torch version."""
     folder = tmp_path / "with a space"
     (folder / "torch_autograd").mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -643,7 +642,7 @@ def test_autograd_that_does_not_compile_is_left_out(autograd_of, capfd):
     assert "fusedops: _autograd.torch2.16.so is left out: the compiler failed in " in capfd.readouterr().out
 
 
-def test_what_a_change_builds_again(tmp_path, monkeypatch):
+def test_files_that_a_change_rebuilds(tmp_path, monkeypatch):
     folder = tmp_path / "with a space"
     shutil.copytree(ROOT / "core_cuda", folder / "core_cuda")
     monkeypatch.chdir(folder)
@@ -672,7 +671,7 @@ def test_what_a_change_builds_again(tmp_path, monkeypatch):
 
 
 def test_flags_for_nvcc_are_part_of_its_command(monkeypatch):
-    """So that objects which were compiled with others are not taken for up to date."""
+    """Otherwise objects compiled with other flags would count as up to date."""
     monkeypatch.setenv("FUSEDOPS_CUDA_FLAGS", "-lineinfo --Ofast-compile=max")
     command = core.nvcc(Options.from_environment(), cuda.Toolkit(Path("/cuda"), "13.0", Path("/cudart")))
     assert command[-2:] == ["-lineinfo", "--Ofast-compile=max"]

@@ -1,4 +1,4 @@
-"""docs/debugging.md: its programs run and print what it shows, and what it names is there."""
+"""docs/debugging.md: its programs run and print the shown output, and the names that it mentions exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_program(code, output):
     printed = done.stdout + done.stderr
     fails = "Error" in output or "!!!" in output
     assert (done.returncode != 0) == fails, printed
-    # Of a table the names: its numbers vary.
+    # Only the names of a table are compared: its numbers vary.
     for line in output.splitlines():
         assert (line if fails else line.split()[0]) in printed
 

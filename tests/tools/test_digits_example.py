@@ -1,4 +1,4 @@
-"""The example of the digits, run as a user runs it."""
+"""The example of the digits, run like a user runs it."""
 
 from __future__ import annotations
 

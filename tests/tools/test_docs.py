@@ -1,4 +1,4 @@
-"""Pages that are run: `make docs`."""
+"""Executed pages: `make docs`."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_page_of_keras(tmp_path):
         assert len(re.findall(pattern, text, re.M)) == times, pattern
     assert ("GiB" in text) != ("TensorFlow counts no memory on a CPU." in text)
     losses = [float(loss) for line in re.findall("^loss.*: (.*)$", text, re.M) for loss in line.split(", ")]
-    assert losses == sorted(losses, reverse=True)  # through the conversion
+    assert losses == sorted(losses, reverse=True)  # across the conversion
 
     assert not [path for path in (*OWN_PATHS, str(tmp_path)) if path in page]
     assert not re.findall("warning|^[IWE]0000", text, re.M | re.I)
@@ -128,7 +128,7 @@ def test_the_page_of_keras(tmp_path):
     assert (tmp_path / "keras.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_page_that_was_built_is_of_this_code():
+def test_the_built_page_matches_the_code():
     built = PAGE.with_name("keras.md")
     if not built.exists():
         pytest.skip("docs/keras.md is not built: make docs")

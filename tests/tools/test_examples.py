@@ -1,4 +1,4 @@
-"""The examples where a framework is missing."""
+"""The examples without one of the frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions without a framework: what is read and refused, the programs that become of it, and their derivatives."""
+"""Expressions without a framework: accepted and refused texts, the resulting programs, and their derivatives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.helpers.expressions import evaluate, numeric_gradients, operand_count
 RMS_NORM = "x * rsqrt(mean(x * x) + 1e-6) * w"
 SOFTMAX = "exp(x - max(x)) / sum(exp(x - max(x)))"
 LAYER_NORM = "d = x - mean(x); d * rsqrt(mean(d * d) + 1e-5) * w + b"
-# x has rows, w is one of them, b has one number for each of them, s is a number.
+# x has rows, w is one row, b has one number per row, s is a number.
 EXPRESSIONS = [
     "x * w",
     "silu(x) * w",
@@ -76,7 +76,7 @@ def test_program_and_derivatives(text, random):
 
 
 def check(text, random):
-    """The results are the text's as Python, and two derivatives are central differences."""
+    """The results are those of the text as Python code, and two derivatives are central differences."""
     expression, forward = defined(text)
     arrays = inputs_of(expression, random)
     results = evaluate(forward, arrays)
@@ -109,13 +109,15 @@ def close(got, expected):
 
 def test_third_derivative(random):
     _, forward = defined(RMS_NORM)
-    row = forward.backward().backward()
-    arrays = [random.normal(size=(5,) if input.name == "w" else (3, 5)) for input in row.inputs]
-    arrays = [random.normal(size=(5,)) if name.endswith("w") else a for a, name in zip(arrays, names(row), strict=True)]
-    results = evaluate(row, arrays)
+    second = forward.backward().backward()
+    arrays = [random.normal(size=(5,) if input.name == "w" else (3, 5)) for input in second.inputs]
+    arrays = [
+        random.normal(size=(5,)) if name.endswith("w") else a for a, name in zip(arrays, names(second), strict=True)
+    ]
+    results = evaluate(second, arrays)
     upstream = random_like(results, random)
-    numeric = numeric_gradients(lambda *values: evaluate(row, values), arrays, upstream)
-    close(evaluate(row.backward(), [*arrays, *upstream]), numeric)
+    numeric = numeric_gradients(lambda *values: evaluate(second, values), arrays, upstream)
+    close(evaluate(second.backward(), [*arrays, *upstream]), numeric)
 
 
 def names(definition):
@@ -168,16 +170,16 @@ def test_stages():
 def test_a_value_has_one_form_in_all_stages(text, seed):
     """A product and a sum are rounded together in each stage that computes them, or in none."""
     product = ("x * w", "x * b", "w * s", "x * x")[seed]
-    _, row = defined(f"p = {product}; q = p + {text}; return q * p - max(q), q - min(q) * sum(q * x), p")
+    _, definition = defined(f"p = {product}; q = p + {text}; return q * p - max(q), q - min(q) * sum(q * x), p")
     for _ in range(3):
         forms: dict[str, str] = {}
-        for written, form in values(row.program):
+        for written, form in values(definition.program):
             assert forms.setdefault(written, form) == form
-        row = row.backward()
+        definition = definition.backward()
 
 
 def values(program):
-    """Each value of each stage: as separate operations, and as the program has it."""
+    """Each value of each stage: as separate operations, and as the program computes it."""
     for code in program.stages:
         found = []
         for i in code:
@@ -256,7 +258,7 @@ def test_derivatives_are_short(text, derivative):
 
 @pytest.mark.parametrize("text", [text for text in EXPRESSIONS if "gelu(" not in text])  # it has the normal cdf
 def test_text_is_an_expression(text):
-    """What is written for a graph means the same."""
+    """The text written from a graph means the same."""
     expression, forward = defined(text)
     numbers = tuple(NUMBERS[name] for name in expression.inputs)
     again = Expression(forward.text, inputs=expression.inputs).definition(numbers)
@@ -267,7 +269,7 @@ def test_text_is_an_expression(text):
 
 
 def test_special_values():
-    """Gradients at kinks and ties, and of what where() does not choose."""
+    """Gradients at kinks and ties, and of the branch that where() does not select."""
 
     def gradients(text, *arrays):
         backward = Expression(text).definition().backward()
@@ -284,7 +286,7 @@ def test_special_values():
     assert gradients("x ** y", [0.0, 0.0, 2.0], [0.0, 2.0, 1.0]) == [[0, 0, 1], [0, 0, 2 * np.log(2)]]
     assert gradients("floor(x) + (x > 1) + sign(x)", [0.5, 1.0, 1.5]) == [[0, 0, 0]]
     assert np.isnan(evaluate(Expression("0 * x + relu(x)").definition(), [np.array([nan, np.inf])])[0]).all()
-    for text in ("sigmoid(x)", "tanh(x)", "softplus(-x)"):  # no cancellation far out
+    for text in ("sigmoid(x)", "tanh(x)", "softplus(-x)"):  # no cancellation for large arguments
         assert all(0 < abs(g) < 1e-12 for g in gradients(text, [40.0, 100.0, 300.0])[0]), text
 
 
@@ -308,13 +310,13 @@ def test_names():
     assert of("e * pi", inputs=["pi", "e"])[0] == ["pi", "e"]
     assert of("e = exp(x); e / pi")[0] == ["x"]
     for text in (*EXPRESSIONS, "y * dy * ddy * dx * x", "d * dd * ddd"):
-        row = Expression(text).definition()
+        definition = Expression(text).definition()
         for _ in range(3):
-            row = row.backward()
-            results = [result.name for result in row.results]
-            all_names = [*names(row), *results, *(f"need_{name}" for name in results)]
+            definition = definition.backward()
+            results = [result.name for result in definition.results]
+            all_names = [*names(definition), *results, *(f"need_{name}" for name in results)]
             assert len(set(all_names)) == len(all_names) and all(map(str.isidentifier, all_names))
-            if row.backward_name is None:
+            if definition.backward_name is None:
                 break
 
 
@@ -338,10 +340,10 @@ def test_definitions():
 
 def test_no_derivative_of_too_many_inputs():
     text = "s = a * b * c * d * f * g * h * i; return s, s + 1, s + 2, s + 3"
-    row = Expression(text).definition().backward().backward()
-    assert row.backward_name is None
+    definition = Expression(text).definition().backward().backward()
+    assert definition.backward_name is None
     with pytest.raises(ValueError, match="a derivative must have at most 24 inputs; got more"):
-        row.backward()
+        definition.backward()
 
 
 def test_expression():
@@ -449,8 +451,8 @@ def test_refused(text):
 
 
 @given(st.text(alphabet="xyew12 .,;=<>!+-*/()#\n\0'[]é", max_size=30))
-def test_any_text(text):
-    """It is an expression or a ValueError, never anything else."""
+def test_any_text_is_an_expression_or_a_value_error(text):
+    """Any text is an expression or raises a ValueError, never another error."""
     try:
         expression = Expression(text)
     except ValueError as error:
@@ -562,22 +564,22 @@ void run(const A (*x)[P::kInputs], int n) {
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="g++ is not installed")
 def test_source_compiles(tmp_path, random):
-    """The C++ of a row, and of its derivative, computes what the instructions do."""
-    rows = []
+    """The C++ code of an operator and of its derivative computes what the instructions do."""
+    definitions = []
     for text in EXPRESSIONS:
         forward = defined(text)[1]
-        rows += [forward, forward.backward()]
-    rows.append(Expression("where(x < -inf, x, nan * 1e-320) + x * -0.1").definition())
+        definitions += [forward, forward.backward()]
+    definitions.append(Expression("where(x < -inf, x, nan * 1e-320) + x * -0.1").definition())
     code, calls, expected = [HARNESS], [], []
-    for i, row in enumerate(rows):
-        x = random.normal(size=(len(row.inputs), 5))
-        for place, node in enumerate(row.graph.inputs):
-            if node.uniform or row.inputs[place].kind == NUMBER:
+    for i, definition in enumerate(definitions):
+        x = random.normal(size=(len(definition.inputs), 5))
+        for place, node in enumerate(definition.graph.inputs):
+            if node.uniform or definition.inputs[place].kind == NUMBER:
                 x[place] = x[place, 0]
         values = ", ".join("{" + ", ".join(map(float.hex, column)) + "}" for column in x.T.tolist())
-        code.append(f"namespace n{i} {{\n{row.source}\nconst double x[5][{len(row.inputs)}] = {{{values}}};\n}}")
+        code.append(f"namespace n{i} {{\n{definition.source}\nconst double x[5][{len(x)}] = {{{values}}};\n}}")
         calls.append(f"run<n{i}::Program>(n{i}::x, 5);")
-        results = evaluate(row, [x[place] for place in range(len(row.inputs))])
+        results = evaluate(definition, [x[place] for place in range(len(definition.inputs))])
         expected.append(np.stack([np.broadcast_to(y, 5) for y in results], axis=-1).ravel())
     code.append(f"int main() {{ {' '.join(calls)} }}")
     (tmp_path / "programs.cpp").write_text("\n".join(code))

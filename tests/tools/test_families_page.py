@@ -1,4 +1,4 @@
-"""docs/families.md is what was counted, and what was counted of some families is what `convert` does now."""
+"""docs/families.md matches its recorded counts, and the counts of some families match `convert`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.converting import converted
 SAMPLE = ("bert", "gemma2", "gpt2", "gpt_oss", "llama", "mixtral", "phi3", "qwen3", "qwen3_vl", "t5", "vit", "whisper")
 
 
-def test_the_page_is_what_was_counted():
+def test_the_page_matches_the_recorded_counts():
     assert page.PAGE.read_text() == page.text(page.load()), "Run: make families ARGS=--page"
 
 
@@ -27,7 +27,7 @@ def test_a_family_is_counted_as_on_the_page(torch_cpu, transformers, name):
     assert hugging_face.row_of(name) == rows[name], "Run: make families"
 
 
-def test_attentions_count_that_call_the_operator(torch_cpu, fo, transformers):
+def test_only_attentions_that_call_the_operator_are_counted(torch_cpu, fo, transformers):
     from audits.families import attending, hugging_face
 
     torch = torch_cpu.torch
@@ -41,7 +41,7 @@ def test_attentions_count_that_call_the_operator(torch_cpu, fo, transformers):
     assert why == {ours: None, theirs: attending.NOT_TAKEN}
 
 
-def test_the_totals_are_those_of_the_rows():
+def test_the_totals_are_sums_of_the_entries():
     for rows in page.load().values():
         totals = page.sums(rows)
         for kind in KINDS:

@@ -29,7 +29,7 @@ def anchors_of(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-# Each has names and a folder of its own. What they share is what they import, which takes longer than they do.
+# Each program has its own names and folder. They share their imports, which take longer than the programs.
 RUN = """
 import json, os, pathlib
 for name, code in json.loads(pathlib.Path({}).read_text()).items():
@@ -61,7 +61,7 @@ def test_programs(framework, tmp_path):
 
 @pytest.mark.slow
 def test_a_program_that_does_without_fusedops(tf_cpu, tmp_path):
-    """It loads a file that was saved with it."""
+    """It loads a file that was saved with fusedops."""
     import keras
 
     import fusedops.tf.keras as fk
@@ -101,7 +101,7 @@ def test_links(page):
             continue
         path, _, heading = target.partition("#")
         other = page.parent / path if path else page
-        if path.startswith("../fusedops/"):  # where it is installed: a checkout may be tested without the package
+        if path.startswith("../fusedops/"):  # in the installed package: a checkout may be tested without its own
             other = Path(fusedops.__file__).parents[1] / path.removeprefix("../")
         assert other.exists(), target
         assert not heading or heading in anchors_of(other.read_text()), target

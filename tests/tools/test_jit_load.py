@@ -1,4 +1,4 @@
-"""fusedops.torch.jit.load(), from a copy of the package as a wheel without libraries would bring it."""
+"""fusedops.torch.jit.load(), from a copy of the package as in a wheel without libraries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def keep_one_folder(core, name):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Of the copy."""
+    """The folder of the copy."""
     if loading.FRAMEWORKS["torch"].installed() is None:
         pytest.skip("PyTorch is not installed")
 
@@ -67,7 +67,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def load(folder, tmp_path):
-    """Runs code with the copy, for the CPU alone, and an empty cache unless another is given."""
+    """Runs code with the copy, for the CPU alone, with an empty cache unless another is given."""
 
     def load(code, **variables):
         for_cpu = {"CUDA": "0", "TORCH_EXTENSIONS_DIR": str(tmp_path / "the cache"), "CXX": "g++"}
@@ -110,10 +110,10 @@ for line in sys.stdin:
 
 @dataclass
 class Race:
-    """Processes that build, in one cache, sources which are quick to compile with a compiler which is slow."""
+    """Processes that build in one cache: their sources compile fast, but the compiler is slow."""
 
     starter: subprocess.Popen
-    log: Path  # the compiler's
+    log: Path  # the compiler's log
     folder: Path
 
     def _ask(self, *words):
@@ -176,7 +176,7 @@ def race(starter, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["core.cpp", "binding.cpp"])
-def test_processes_that_come_while_one_compiles_wait(race, source):
+def test_other_processes_wait_while_one_compiles(race, source):
     processes = [race.start_and_compile(source), race.start(), race.start()]
     outputs = [race.wait(process) for process in processes]
     assert [code for code, _ in outputs] == [0, 0, 0], outputs
@@ -185,17 +185,17 @@ def test_processes_that_come_while_one_compiles_wait(race, source):
 
 
 @pytest.mark.parametrize("source", ["core.cpp", "binding.cpp"])
-def test_a_process_that_is_killed_while_it_compiles_leaves_nothing_to_wait_for(race, source):
+def test_a_process_killed_while_it_compiles_leaves_no_lock(race, source):
     killed = race.start_and_compile(source)
     os.kill(killed[0], signal.SIGKILL)
     race.wait(killed)
     code, output = race.wait(race.start())
     assert code == 0, output
-    # But for the compiler of the core, which lives on.
+    # Except for the core's compiler, which survives.
     assert ("waiting for another build in " in output) == (source == "core.cpp")
 
 
-def test_a_process_may_try_again_what_failed(race):
+def test_a_process_may_retry_after_a_failure(race):
     (race.log.parent / "fails once").touch()
     code, output = race.wait(race.start(attempts=2))
     assert code == 0, output
@@ -214,8 +214,8 @@ def test_a_library_that_is_damaged_is_linked_again(race):
 
 @pytest.fixture(scope="module")
 def built(folder, tmp_path_factory):
-    """Two processes that came at once to an empty cache, after they ended; the cache; and how long it took. The only
-    build of these tests: without optimization, which takes a third of the time, and without what debuggers read."""
+    """The results of two processes that started at once with an empty cache; the cache; and the time taken. The only
+    build of these tests: without optimization, which takes a third of the time, and without debug information."""
 
     def make(place):
         cache = str(place / "the cache")
@@ -251,7 +251,7 @@ def test_one_process_builds_and_another_waits(built):
 def test_a_later_process_only_loads(built, load):
     _, _, cache, seconds = built
     start = time.monotonic()
-    # Neither ninja nor a compiler is there.
+    # Neither ninja nor a compiler is available.
     done = load(LOAD, TORCH_EXTENSIONS_DIR=str(cache), PATH="/nowhere", **OPTIONS)
     assert done.returncode == 0, done.stderr
     assert "[1/" not in done.stdout and "building" not in done.stdout
@@ -298,7 +298,7 @@ def test_it_can_be_silent(built, load):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_before_load_every_use_says_what_to_do(load):
+def test_before_load_every_use_names_the_remedy(load):
     done = load("import fusedops; assert not hasattr(fusedops.torch, '__path__'); fusedops.torch.axpby")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: fusedops.torch is not built")
@@ -314,7 +314,7 @@ def test_a_compiler_that_fails(load):
 
 
 def test_a_cache_that_others_can_write(tmp_path, monkeypatch):
-    """It is refused before anything in it is looked at."""
+    """It is refused before any of its files are read."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "_key", lambda *arguments: "key")
     folder = tmp_path / f"fusedops_{jit.VERSION}_torch_2.99_key"
@@ -338,7 +338,7 @@ def test_a_bad_option(load):
     assert done.stderr.splitlines()[-1] == "RuntimeError: fusedops.torch.jit.load: DEBUG must be 0 or 1; got yes"
 
 
-def test_the_sources_are_gone(folder, tmp_path):
+def test_missing_sources(folder, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     shutil.rmtree(copy / "fusedops/_sources")
@@ -347,7 +347,7 @@ def test_the_sources_are_gone(folder, tmp_path):
 
 
 def test_gpus_need_the_headers_of_cutlass(load, tmp_path):
-    """On any machine: with a toolkit that is a few empty files."""
+    """Runs on any machine: the fake toolkit is a few empty files."""
     toolkit = tmp_path / "toolkit"
     for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart_static.a"):
         (toolkit / name).parent.mkdir(parents=True)
@@ -365,9 +365,9 @@ def test_gpus_need_the_headers_of_cutlass(load, tmp_path):
 def test_progress(monkeypatch, capsys, terminal):
     if terminal:
         pytest.importorskip("rich")
-        monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich then assumes a terminal
     else:
-        monkeypatch.setitem(sys.modules, "rich.console", None)  # as if rich were not installed
+        monkeypatch.setitem(sys.modules, "rich.console", None)  # as if rich was not installed
     with progress(print, verbose=True) as show:
         show(0, 2, "c++ ops/add.cpp", ["c++ ops/add.cpp"])
         show(1, 2, "")
@@ -386,7 +386,7 @@ def test_objects_are_named_apart():
     assert len(set(names)) == len(names)
 
 
-def test_the_cpu_that_native_stands_for(tmp_path):
+def test_native_stands_for_the_processor_in_cpuinfo(tmp_path):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: Fast\nflags\t: fma\nMHz\t: 1\n\nprocessor\t: 1\nflags\t: fma\n")
     assert options._processor(file) == "model name\t: Fast\nflags\t: fma"

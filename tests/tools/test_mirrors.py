@@ -1,4 +1,4 @@
-"""Lists, numbers and struct layouts that are written twice, in the core and in Python or beside an enum: both agree."""
+"""Lists, numbers and struct layouts that exist twice, in the core and in Python or next to an enum, agree."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ NUMBERS = {
     "program::kLikeAll": structs.LIKE_ALL,
     "program::kLikeRows": structs.LIKE_ROWS,
 }
-# The struct of the core and, where they differ, its names of the fields.
+# The struct of the core and, if they differ, its names of the fields.
 STRUCTS = {
     structs.Instruction: ("program::Instruction", {}),
     structs.Reduction: ("program::Reduction", {"kind": "fold"}),

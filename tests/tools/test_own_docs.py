@@ -1,4 +1,4 @@
-"""docs/your-own-operator.md: its programs run in both frameworks, and print or raise what it shows."""
+"""docs/your-own-operator.md: its programs run in both frameworks, and give the shown output or error."""
 
 from __future__ import annotations
 

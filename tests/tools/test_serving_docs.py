@@ -1,4 +1,4 @@
-"""The BUILD files in docs/serving.md name what fusedops's own build compiles, and how: no more, no less."""
+"""The BUILD files in docs/serving.md list exactly the sources and flags of fusedops's own build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Targets = dict[str, Target]
 
 
 def targets(build_file: str, variables: dict[str, Any]) -> Targets:
-    """What a BUILD file declares, by name. Its language is a part of Python's."""
+    """The targets that a BUILD file declares, by name. Its language is a subset of Python."""
     found: Targets = {}
 
     def rule(name: str, **attributes: Any) -> None:
@@ -56,7 +56,7 @@ def cpu_and_gpu() -> tuple[Targets, Targets]:
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """What fusedops's own build does: the sources and the words of the command, by ninja's rule."""
+    """fusedops's own build: the sources, and the words of each ninja rule's command."""
 
     sources: dict[str, set[Path]]
     command: dict[str, list[str]]
@@ -74,7 +74,7 @@ def own(monkeypatch, tmp_path) -> Build:
     toolkit = Toolkit(tmp_path, "13.0", tmp_path / "libcudart_static.a")
     cutlass = Cutlass(tmp_path, CUTLASS.partition("==")[2])
     objects = add_core(ninja, options, Cuda(toolkit, [Architecture("90", ptx=False)], cutlass))
-    # What asking TensorFlow, which may not be installed, would leave.
+    # The cached answer of TensorFlow, which may not be installed.
     answer = {"key": [sys.prefix, "2.21.0"], "include": str(tmp_path), "compile": [], "link": []}
     (options.folder / "tensorflow.json").write_text(json.dumps(answer))
     add_tf(ninja, options, "2.21.0", objects, toolkit)
@@ -87,7 +87,7 @@ def own(monkeypatch, tmp_path) -> Build:
 
 
 def is_xla(source: Path) -> bool:
-    """It belongs to the library for XLA, which serving does without."""
+    """True for sources of the library for XLA, which serving does not need."""
     return BINDING / "xla" in source.parents
 
 
@@ -102,7 +102,7 @@ def test_sources(cpu_and_gpu, own):
 
 
 def test_flags(cpu_and_gpu, own):
-    """All of ours but what Bazel settles itself, warnings and folders of headers."""
+    """All flags of the own build, except those that Bazel sets itself, warnings and include folders."""
     cpu, gpu = cpu_and_gpu
 
     def settled(words: list[str]) -> set[str]:
@@ -118,7 +118,7 @@ def test_flags(cpu_and_gpu, own):
     assert "arch=compute_90a,code=sm_90a" in " ".join(own.command["core_cu_sm90"])
 
 
-# Where a header that is not ours comes from.
+# Header -> the target that provides it, for headers of other projects.
 ELSEWHERE = {
     "tensorflow/": "@org_tensorflow//",
     "tsl/": "@local_tsl//",

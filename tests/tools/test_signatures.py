@@ -1,4 +1,4 @@
-"""Kernels look up their arguments by name, and the compiler refuses a name that the operator does not declare."""
+"""Kernels look up their arguments by name, and the compiler refuses an undeclared name."""
 
 import shutil
 import subprocess
@@ -54,7 +54,7 @@ def test_declared_names_compile(tmp_path):
 
 
 @pytest.mark.parametrize("expression", ABSENT)
-def test_a_name_that_is_not_declared_does_not_compile(tmp_path, expression):
+def test_an_undeclared_name_does_not_compile(tmp_path, expression):
     assert "the operator declares no such name" in compile_error(tmp_path, expression)
 
 

@@ -1,4 +1,4 @@
-"""The soak: what its calls are, that a failure is found and printed as a program that fails, and how a run ends."""
+"""The soak: its calls, its failures as runnable programs, and the end of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan(framework: str, way: str, operator: str = "rms_norm", **choices) -> Pla
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_calls(framework):
-    """A few dozen, beside the other framework."""
+    """A few dozen, together with the other framework."""
     plans = (draw(1, number) for number in itertools.count())
     quick = (plan for plan in plans if plan.key[:2] == (framework, "cpu") and plan.way in ("forward", "backward"))
     for one in itertools.islice(quick, 30):
@@ -61,7 +61,7 @@ def test_calls(framework):
 
 
 def test_compiled_calls_are_of_few_kinds():
-    """So that each operator is compiled once: its dtype and options follow from the seed."""
+    """Each operator is compiled once: its dtype and options follow from the seed."""
     kinds = collections.defaultdict(set)
     for number in range(6000):
         one = draw(3, number)
@@ -70,7 +70,7 @@ def test_compiled_calls_are_of_few_kinds():
     assert all(len(found) == 1 for found in kinds.values()) and kinds
 
 
-def test_a_call_follows_from_its_seed_and_number():
+def test_a_call_is_determined_by_its_seed_and_number():
     for number in range(50):
         first, second = (build(draw(5, number)) for _ in range(2))
         assert first.plan == second.plan != draw(6, number)
@@ -80,7 +80,7 @@ def test_a_call_follows_from_its_seed_and_number():
             assert x.memory.tobytes() == again.memory.tobytes()
 
 
-def test_plans_have_everything():
+def test_plans_cover_all_operators_and_options():
     plans = [draw(1, number) for number in range(2000)]
     calls = [build(plan) for plan in plans[:300]]
     tensors = [x for call in calls for x in call.tensors.values() if x.memory.size]
@@ -95,7 +95,7 @@ def test_plans_have_everything():
 
 @pytest.mark.parametrize(("framework", "way"), EAGER)
 def test_program_of_a_wrong_value(framework, way, monkeypatch):
-    """With a reference that is wrong: what is printed runs by itself, and fails at its last line."""
+    """With a wrong reference, the printed program runs on its own and fails at its last line."""
     for number in range(4):
         assert running.attempt(plan(framework, way, number=number)) is None
     norm = type(NAMED["rms_norm"])
@@ -132,7 +132,7 @@ def test_program_of_a_call_that_raises(framework, monkeypatch):
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 @pytest.mark.parametrize("shape", [(2, 3, 5), (9, 40)], ids=str)
 def test_programs_of_bits(dtype, shape, tmp_path, monkeypatch):
-    """They compare the same call twice, and both frameworks; large ones read a file. Here nothing differs."""
+    """The programs compare the same call twice, and both frameworks; large ones read a file. Here nothing differs."""
     monkeypatch.setattr(program, "FOLDER", tmp_path)
     call = build(plan("torch", "backward", dtype=dtype, shape=shape))
     exec(program.repetition_program(call), {})
@@ -143,7 +143,7 @@ def test_programs_of_bits(dtype, shape, tmp_path, monkeypatch):
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_a_failure_is_made_simpler(monkeypatch, tmp_path):
-    """To one row, forward and contiguous; as a program, it runs by itself."""
+    """Reduced to one row, forward and contiguous; the resulting program runs on its own."""
     norm = type(NAMED["rms_norm"])
     monkeypatch.setattr(norm, "reference", wrong(norm.reference))
     large = plan("torch", "backward", dtype="float32", shape=(3, 4, 2, 40))
@@ -181,8 +181,8 @@ def test_a_process_that_dies_is_replaced():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_nothing_that_fits(processes):
-    """It ends, and says so, where no call can be made."""
+def test_a_run_without_possible_calls_ends(processes):
+    """The run ends with a message if no call is possible."""
     done = run(
         "-m", "soak", "--calls", "3", "--processes", processes, "--framework", "torch", "--way", "graph", cwd=ROOT
     )
@@ -191,7 +191,7 @@ def test_nothing_that_fits(processes):
 
 
 def test_interrupt():
-    """The first asks for an end, with its summary; the second insists."""
+    """The first interrupt ends the run with its summary; the second ends it at once."""
     with _Show(Console(quiet=True), order()) as showing:
         os.kill(os.getpid(), signal.SIGINT)
         assert showing.stopped()
@@ -200,8 +200,8 @@ def test_interrupt():
 
 
 @pytest.mark.parametrize(("growth", "judged"), [(0, True), (10_000, True), (10_000, False)])
-def test_memory_that_grows(growth, judged):
-    """It is a problem of eager calls, and none under a tool that keeps books."""
+def test_growing_memory_is_reported(growth, judged):
+    """It is a problem of eager calls, but not under a tool that tracks memory."""
     memory = [Sample(calls, 2**30 + growth * calls, {"torch": growth * calls}) for calls in range(0, 100_001, 1000)]
     one = Report(Counter({("torch", "cuda", "forward", "relu"): 100_000}), memory=memory, done=True)
     found = report.problems([one], judged)
@@ -215,7 +215,7 @@ def test_memory_that_grows(growth, judged):
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_when_memory_is_judged(options, judged, monkeypatch):
-    """The exit status of a run whose memory has grown by 100 KB a call."""
+    """The exit status of a run whose memory has grown by 100 KB per call."""
     memory = [Sample(calls, 100_000 * calls, {}) for calls in range(0, 10_001, 1000)]
     grown = Report(Counter({("torch", "cpu", "forward", "relu"): 10_000}), memory=memory, done=True)
     monkeypatch.setattr(soak.__main__, "prepare", lambda order: [])
@@ -227,8 +227,8 @@ def test_when_memory_is_judged(options, judged, monkeypatch):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_eager_calls_keep_nothing(framework):
-    """They are those of which memory is judged."""
+def test_eager_calls_leak_no_memory(framework):
+    """Memory is judged by eager calls."""
     every, eager = (order(frameworks=(framework,), ways=(), eager=eager) for eager in (False, True))
     plans = [plan for plan in (draw(1, number) for number in range(3000)) if every.has(plan)]
     left = {plan.way for plan in plans if not eager.has(plan)}
@@ -236,7 +236,7 @@ def test_eager_calls_keep_nothing(framework):
 
 
 @pytest.mark.skipif("tf" not in FRAMEWORKS, reason="TensorFlow is not installed")
-def test_what_tensorflow_keeps_is_not_measured():
+def test_caches_of_tensorflow_are_not_measured():
     """Its zeros, numbers and kernels, in an eager run."""
     context = pytest.importorskip("tensorflow.python.eager.context").context()
     assert running.attempt(plan("tf", "backward")) is None
@@ -245,7 +245,7 @@ def test_what_tensorflow_keeps_is_not_measured():
     assert context.zeros_cache().get("a key") is None
 
 
-def test_what_the_page_names_is_there():
+def test_names_on_the_page_exist():
     page = (ROOT / "docs" / "testing.md").read_text()
     for file in re.findall(r"`(?:tests/)?([\w/]+\.py)`", page):
         assert (ROOT / "tests" / file).is_file(), file

@@ -1,4 +1,4 @@
-"""The example of the language model, run as a user runs it; and its parts."""
+"""The example of the language model, run like a user runs it; and its parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def everything_is_here() -> None:
     skip_without(NEEDED)
 
 
-def test_both_frameworks_write_the_same(tmp_path: Path) -> None:
+def test_both_frameworks_generate_the_same_text(tmp_path: Path) -> None:
     """From a copy of the examples and the package, in a folder whose name has spaces."""
     copy = tmp_path / "some where"
     for folder in ("fusedops", "examples"):

@@ -1,4 +1,4 @@
-"""Types, for checkers and at run time; and what `dir` says of the packages."""
+"""Types, for checkers and at run time; and `dir` of the packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ strict = true
 show_error_codes = true
 [mypy-fusedops.*]
 follow_imports = silent
-# The whole of torch takes half a minute, what layers are made of a few seconds.
+# The whole of torch takes half a minute, the modules below a few seconds.
 [mypy-torch.*]
 follow_imports = skip
 [mypy-torch,torch._tensor,torch._C.*,torch.functional,torch.nn,torch.nn.functional,torch.nn.modules.*,torch.nn.parameter,torch.types]
@@ -50,7 +50,7 @@ def public(package):
 
 
 def layers(package):
-    """And the functions beside them."""
+    """The layers of a package, and the functions in the same modules."""
     module = package.nn if package.__name__ == "fusedops.torch" else package.keras
     return [getattr(module, name) for name in module.__all__]
 
@@ -65,7 +65,7 @@ def test_the_types_of_the_functions_are_up_to_date():
 
 
 def test_the_types_of_the_functions_are_those_at_run_time(package):
-    """Signatures and descriptions, which an editor shows, are those that `help` shows."""
+    """An editor shows the signatures and descriptions that `help` shows."""
     path = Path(fusedops.__file__).with_name(package.__name__.partition(".")[2]) / "functions.pyi"
     definitions = [each for each in ast.parse(path.read_text()).body if isinstance(each, ast.FunctionDef)]
     assert [each.name for each in definitions] == package.functions.__all__
@@ -81,7 +81,7 @@ def test_the_activations_are_those_of_the_kernels():
 
 
 def test_annotations_at_run_time(package):
-    """Of functions, layers' constructors and calls: each is there, and means something."""
+    """All arguments of functions, layers' constructors and calls are annotated, and the annotations resolve."""
     functions = [getattr(package, name) for name in public(package) if inspect.isfunction(getattr(package, name))]
     methods = [
         member
@@ -101,7 +101,7 @@ def test_annotations_at_run_time(package):
         inspect.signature(layer, eval_str=True)
 
 
-OURS = {"master_weights", "max_grad_norm"}  # arguments of optimizers that the framework's own do not have
+OURS = {"master_weights", "max_grad_norm"}  # arguments of optimizers that the framework's own lack
 
 
 def optimizers(package):
@@ -110,7 +110,7 @@ def optimizers(package):
 
 
 def test_constructors_name_their_arguments(package):
-    """Keras alone has a **kwargs, whose names its own layer looks at."""
+    """Only Keras has a **kwargs, whose names its own layer checks."""
     in_torch = package.__name__ == "fusedops.torch"
     for kind in [*filter(inspect.isclass, layers(package)), *optimizers(package)]:
         kinds = {parameter.kind for parameter in inspect.signature(kind).parameters.values()}
@@ -133,7 +133,7 @@ def test_optimizers_have_the_arguments_of_the_frameworks(package):
 
 
 def test_all(package):
-    """Every function of the package, and no module."""
+    """`__all__` has every function of the package, and no module."""
     modules = {name for name in public(package) if inspect.ismodule(getattr(package, name))}
     assert set(package.__all__) == public(package) - modules - {"ops"}
     imported = {}
@@ -150,7 +150,7 @@ def test_dir(package):
 
 
 def test_a_lazy_member_that_cannot_be_imported_is_absent():
-    """`help` and completion ask for all that `dir` lists."""
+    """`help` and completion access all names that `dir` lists."""
     get = lazy.members("fusedops", {"lazy": "fusedops.lazy", "members": "fusedops.lazy", "gone": "no.such.module"})
     assert get("lazy") is lazy and get("members") is lazy.members
     with pytest.raises(AttributeError, match="No module named 'no'"):
@@ -160,7 +160,7 @@ def test_a_lazy_member_that_cannot_be_imported_is_absent():
 
 
 def test_a_checker_of_users_files(tmp_path):
-    """Takes the right calls, with their types, and refuses each wrong one, for the reason that is marked."""
+    """A checker accepts the right calls with their types, and refuses each wrong one for the marked reason."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     files = sorted(path for framework in filter(installed, FRAMEWORKS) for path in TYPED.glob(f"*_{framework}.py"))

@@ -1,4 +1,4 @@
-"""make wheel and make test-compat: what they are for, and what they say where something is missing."""
+"""make wheel and make test-compat: their targets, and their errors for missing tools."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ HOOKS = [backend.get_requires_for_build_wheel, backend.get_requires_for_build_ed
 
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize(
-    "installed, said",
+    "installed, message",
     [
         (None, "neither PyTorch nor TensorFlow is. Run: pip install torch, or pip install tensorflow, or both; then"),
         ("2.9.1", "PyTorch 2.10 or newer is needed; 2.9.1 is installed. Run: pip install --upgrade torch; then"),
     ],
 )
-def test_pip_is_told_at_once_that_nothing_can_be_built(monkeypatch, hook, installed, said):
-    """Before it downloads what the package requires, such as another torch."""
+def test_pip_fails_at_once_if_nothing_can_be_built(monkeypatch, hook, installed, message):
+    """Before pip downloads the requirements, such as another torch."""
     monkeypatch.setattr(backend, "show_site_packages", lambda: None)
     monkeypatch.setattr(loading.Framework, "installed", lambda framework: installed)
-    with pytest.raises(SystemExit, match=f"^fusedops: .*{said}"):
+    with pytest.raises(SystemExit, match=f"^fusedops: .*{message}"):
         hook()
 
 
@@ -48,7 +48,7 @@ def test_pip_is_told_at_once_that_nothing_can_be_built(monkeypatch, hook, instal
     "found, required",
     [(None, []), (NoCudaError("nvcc was not found"), []), (NoCutlassError("no headers"), [CUTLASS])],
 )
-def test_cutlass_is_required_where_kernels_are_compiled(monkeypatch, hook, found, required):
+def test_cutlass_is_required_if_kernels_are_compiled(monkeypatch, hook, found, required):
     monkeypatch.setattr(backend, "show_site_packages", lambda: None)
     monkeypatch.setattr(backend, "find_frameworks", lambda wanted: {"torch": "2.13.0"})
     monkeypatch.setattr(backend.Cuda, "find", Mock(side_effect=found))
@@ -63,13 +63,13 @@ def test_a_missing_tool_is_named(monkeypatch):
         wheel.build_wheel()
 
 
-def test_a_tool_that_fails_ends_it(capfd):
+def test_a_tool_that_fails_ends_the_command(capfd):
     with pytest.raises(SystemExit, match="fusedops: zipfile --list failed"):
         wheel._run("zipfile", "--list", str(ROOT / "nowhere"))
     assert "nowhere" in capfd.readouterr().err
 
 
-def test_of_torch_only_the_headers_are_kept(tmp_path, monkeypatch):
+def test_only_the_headers_of_torch_are_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def download(command, **rest):
@@ -94,7 +94,7 @@ def test_a_torch_that_pip_does_not_find_is_left_out(tmp_path, monkeypatch, capsy
 
 
 def test_environments():
-    """The oldest torch is among them, and every Python that the package says it runs on."""
+    """The oldest torch is among them, and every supported Python."""
     torches, pythons = zip(*compat.ENVIRONMENTS, strict=True)
     oldest = loading.release(loading.FRAMEWORKS["torch"].oldest)
     assert min(map(loading.release, torches)) == oldest
@@ -102,7 +102,7 @@ def test_environments():
     assert sorted(map(loading.release, pythons)) == [(3, minor) for minor in range(10, 14)]
 
 
-def test_interpreters_that_do_not_run_are_passed_over(tmp_path, monkeypatch):
+def test_interpreters_that_do_not_run_are_skipped(tmp_path, monkeypatch):
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     shim, real = tmp_path / "shims" / f"python{version}", tmp_path / "bin" / f"python{version}"
     for file, text in ((shim, "exit 127"), (real, f'exec "{sys.executable}" "$@"')):
@@ -122,7 +122,7 @@ def test_a_python_that_is_missing_is_named(monkeypatch):
     assert not result.failed
 
 
-def test_failures_end_it(tmp_path, monkeypatch, capsys):
+def test_failures_end_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist/some.whl").touch()

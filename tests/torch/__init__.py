@@ -1,1 +1,1 @@
-"""What is PyTorch's alone: autograd, transforms, compilation, layers, `convert`."""
+"""PyTorch only: autograd, transforms, compilation, layers, `convert`."""

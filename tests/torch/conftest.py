@@ -1,4 +1,4 @@
-"""What the suites of PyTorch share."""
+"""Fixtures of the PyTorch suites."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tests.helpers.frameworks import installed
 
 @pytest.fixture(autouse=True)
 def kernels_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In compiled code, too: the tensors of tests are small, and stand for large ones."""
+    """Kernels take tensors of any size, also in compiled code: the tests' tensors are small, and represent large
+    ones."""
     if installed("torch"):
         from fusedops.torch.nn import layer, linear
 

@@ -1,4 +1,4 @@
-"""Converted models with adapters of peft and with quantized layers: what these replace is called, all else is fused."""
+"""Converted models with peft adapters and quantized layers: replaced parts are called, all others are fused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def peft(transformers):
 
 
 def adapted(peft, torch_backend, model, targets, **options):
-    """With adapters that are no zeros."""
+    """The model with nonzero adapters."""
     torch_backend.torch.manual_seed(0)
     return peft.get_peft_model(
         model, peft.LoraConfig(r=4, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM", **options)
@@ -38,7 +38,7 @@ def adapted(peft, torch_backend, model, targets, **options):
 @pytest.mark.parametrize("targets", TARGETS)
 @pytest.mark.parametrize("order", ["convert first", "adapt first"])
 def test_lora(torch_backend, peft, models, random, order, targets, dtype):
-    """Loss, logits and the gradients of the adapters, which alone have any."""
+    """Loss, logits and the gradients of the adapters, which alone require gradients."""
     model = FAMILIES["llama"].build(dtype, torch_backend.device)
     inputs = models.batch(random, torch_backend.device)
     if order == "convert first":
@@ -56,7 +56,8 @@ def test_lora(torch_backend, peft, models, random, order, targets, dtype):
 
 
 def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, random, tmp_path):
-    """Switched off, merged, saved and loaded, and removed: the converted model computes what the other one does."""
+    """The converted model computes the original's results with adapters disabled, merged, saved and loaded, and
+    removed."""
     inputs = models.batch(random, torch_backend.device)
     found = []
     for convert in (False, True):
@@ -83,11 +84,11 @@ def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, rando
 
 
 def test_training_with_dropout_and_checkpoints(torch_backend, torch, fo, peft, models, random):
-    """Of the adapters alone, whose dropout is ours; what is checkpointed drops the same again."""
+    """Only the adapters drop elements, with fusedops's dropout; a checkpoint drops the same again."""
     inputs = models.batch(random, torch_backend.device)
     model = converted(fo, FAMILIES["llama"].build("float32", torch_backend.device))
     model = adapted(peft, torch_backend, model, TARGETS["attention"], lora_dropout=0.5).train()
-    converted(fo, model)  # its new modules
+    converted(fo, model)  # the adapters' modules
     results = []
     for checkpointed in (False, True):
         if checkpointed:
@@ -98,7 +99,7 @@ def test_training_with_dropout_and_checkpoints(torch_backend, torch, fo, peft, m
 
 
 def test_a_head_with_an_adapter_has_logits(torch_backend, fo, peft, models, random, capsys):
-    """The loss without logits is that of a plain head."""
+    """Its loss is computed from logits, like that of an unconverted head."""
     inputs = models.batch(random, torch_backend.device)
     for targets, reason in ((["q_proj"], None), (["q_proj", "lm_head"], "its head is a peft.tuners.lora.layer.Linear")):
         model = adapted(peft, torch_backend, FAMILIES["llama"].build(device=torch_backend.device), targets).train()
@@ -112,7 +113,7 @@ def test_a_head_with_an_adapter_has_logits(torch_backend, fo, peft, models, rand
 
 
 def test_an_adapter_in_a_sequential(torch_backend, torch, fo, peft, capsys):
-    """It is called; once it is merged, its layer and the activation behind it are one operator again."""
+    """The adapter is called. Once it is merged, its layer and the following activation are one operator again."""
     with torch.device(torch_backend.device):
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
         x = torch.ones(2, 8)
@@ -129,7 +130,7 @@ def test_an_adapter_in_a_sequential(torch_backend, torch, fo, peft, capsys):
 
 @pytest.mark.filterwarnings("ignore:torch.ao.quantization:DeprecationWarning", "ignore:torch.quantize:UserWarning")
 def test_quantized_layers(torch_cpu, transformers, models, random, capsys):
-    """torch's own, of 8 bits on a CPU, before the conversion and after it."""
+    """torch's own quantized layers, 8-bit on a CPU, quantized before or after the conversion."""
     torch, fo = torch_cpu.torch, torch_cpu.functions
 
     def quantized(model):
@@ -144,7 +145,7 @@ def test_quantized_layers(torch_cpu, transformers, models, random, capsys):
         after = quantized(converted(fo, FAMILIES["llama"].build()))
         for model in (before, after):
             assert hasattr(type(model.model.layers[0].mlp), "mixin")
-            limit = 2**-7 * plain.logits.abs().max()  # so much a value changes that is rounded to another one of 8 bits
+            limit = 2**-7 * plain.logits.abs().max()  # the change of a value that is rounded to another 8-bit number
             torch.testing.assert_close(model(**inputs).logits, plain.logits, rtol=0, atol=limit)
     layers = quantized(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.LayerNorm(8)))
     fo.convert(layers)

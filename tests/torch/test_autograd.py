@@ -1,4 +1,4 @@
-"""PyTorch: what torch's autograd offers around a graph of ours: hooks, saved tensors, checkpoints, determinism."""
+"""PyTorch: features of torch's autograd around fusedops's graphs: hooks, saved tensors, checkpoints, determinism."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def name_of(spec):
 
 
 def test_names(case, spec):
-    """grad_fn, and with it anomaly mode and the profiler, say which operator it was."""
+    """grad_fn, and with it anomaly mode and the profiler, names the operator."""
     torch, function, inputs = case
     outputs, _ = with_upstream(torch, function(*inputs))
     assert {y.grad_fn.name() for y in outputs} == {name_of(spec)}
 
 
-@pytest.mark.filterwarnings("ignore")  # that it is slow, and where the forward was
+@pytest.mark.filterwarnings("ignore")  # about its speed, and the location of the forward
 def test_anomaly_mode(case, spec):
     torch, function, inputs = case
     with torch.autograd.detect_anomaly():
@@ -43,7 +43,7 @@ def test_anomaly_mode(case, spec):
 
 
 def test_inputs_that_are_no_leaves(case):
-    """Gradients flow on through them, and hooks on them see and change what flows."""
+    """Hooks on inputs that are not leaves see and change the gradients."""
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     seen = []
@@ -66,7 +66,7 @@ def test_inputs_that_are_no_leaves(case):
 
 
 def test_changed_in_place(case):
-    """What changes after the forward either is not needed by the backward, or torch's error says that it changed."""
+    """After the forward, a changed tensor is either unused in the backward or reported by torch's own error."""
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     wanted = sum(x.requires_grad for x in inputs)
@@ -84,13 +84,13 @@ def test_changed_in_place(case):
 
 
 def test_saved_tensors_hooks(case):
-    """All that the backward reads has gone through the hooks: nothing is read from the tensors of the forward."""
+    """The backward reads only tensors that went through the hooks, not those of the forward."""
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     with torch.autograd.graph.saved_tensors_hooks(torch.Tensor.clone, lambda kept: kept):
         found, upstream = with_upstream(torch, function(*inputs))
     for x in (*inputs, *found):
-        x.data.zero_()  # behind the back of autograd
+        x.data.zero_()  # unnoticed by autograd
     got = torch.autograd.grad(found, [x for x in inputs if x.requires_grad], upstream)
     assert_same(torch, got, expected[len(found) :])
 
@@ -111,17 +111,17 @@ def test_checkpoint(case, reentrant):
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     outputs, upstream = with_upstream(torch, checkpoint(function, *inputs, use_reentrant=reentrant))
-    torch.autograd.backward(outputs, upstream)  # the reentrant kind takes no autograd.grad
+    torch.autograd.backward(outputs, upstream)  # reentrant checkpoints do not support autograd.grad
     got = (*outputs, *(x.grad for x in inputs if x.requires_grad))
     assert_same(torch, got, expected)
 
 
 class Policy:
-    """A policy of selective checkpoints, which keeps what the operators computed or not, and remembers which it saw."""
+    """A policy of selective checkpoints that saves the operators' outputs or not, and records the operators."""
 
-    def __init__(self, torch, spec, keeps: bool) -> None:
+    def __init__(self, torch, spec, is_saving: bool) -> None:
         self.operators = {getattr(torch.ops.fusedops, spec.operator).default}
-        self.keeps = keeps
+        self.is_saving = is_saving
         self.seen = set()
 
     def __call__(self, context, operator, *args, **kwargs):
@@ -129,7 +129,7 @@ class Policy:
 
         if operator in self.operators:
             self.seen.add(operator._schema.name)
-            if self.keeps:
+            if self.is_saving:
                 return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -142,13 +142,14 @@ class Policy:
         return lambda *tensors: checkpoint(function, *tensors, use_reentrant=False, context_fn=contexts)
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["recomputed", "kept"])
-def test_selective_checkpoint(case, spec, keeps):
-    """A policy sees the operator, and what it keeps is not computed again; nor, in C++, is what no backward reads."""
+@pytest.mark.parametrize("is_saving", [False, True], ids=["recomputed", "saved"])
+def test_selective_checkpoint(case, spec, is_saving):
+    """A policy sees the operator, and saved outputs are not recomputed. In C++, neither are outputs that no backward
+    reads."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     torch, function, inputs = case
-    policy = Policy(torch, spec, keeps)
+    policy = Policy(torch, spec, is_saving)
     saved = []
 
     class Kernels(TorchDispatchMode):
@@ -170,20 +171,21 @@ def test_selective_checkpoint(case, spec, keeps):
     assert policy.seen == {f"fusedops::{spec.operator}"}
     given = {x.data_ptr() for x in inputs}
     read = [x for x in saved if not autograd_in_cpp() or x.data_ptr() not in given]
-    assert checkpointed.count == plain.count + (not keeps and len(read) > 0)
+    assert checkpointed.count == plain.count + (not is_saving and len(read) > 0)
 
 
 def test_compiled_selective_checkpoint(case, torch_backend, spec):
-    """In compiled code the same policy sees the operator under the same name."""
+    """In compiled code the policy sees the operator under the same name."""
     torch, function, inputs = case
-    policy = Policy(torch, spec, keeps=True)
+    policy = Policy(torch, spec, is_saving=True)
     got = outputs_and_gradients(torch, torch_backend.traced(policy.checkpointed(function)), inputs)
     assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
     assert policy.seen == {f"fusedops::{spec.operator}"}
 
 
 def test_deterministic_algorithms(case):
-    """Allowed, forward and backward, without a warning; what torch then fills new memory with never comes out."""
+    """Permitted without a warning, forward and backward; torch's fill of uninitialized memory never appears in
+    results."""
     torch, function, inputs = case
     expected = outputs_and_gradients(torch, function, inputs)
     try:

@@ -1,4 +1,4 @@
-"""PyTorch: torch.compile and torch.export take every operator whole, with the bits of eager code."""
+"""PyTorch: torch.compile and torch.export trace every operator without a graph break, with the bits of eager code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from tests.helpers.torch_functions import (
     assert_same,
+    combined,
     every_operator,
     leaves,
     outputs_and_gradients,
     tensor_function,
-    together,
     with_upstream,
 )
 from tests.specifications import WITH_SCALARS, scalars
@@ -29,7 +29,7 @@ def _forget_compiled_code():
 def test_every_sample(torch_backend, spec, random):
     torch = torch_backend.torch
     samples = (spec.sample((5, 33), random), *spec.more_samples(random))
-    function, inputs = together(torch_backend, [(spec, sample) for sample in samples])
+    function, inputs = combined(torch_backend, [(spec, sample) for sample in samples])
     got = outputs_and_gradients(torch, torch_backend.traced(function), inputs)
     assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
 
@@ -39,7 +39,7 @@ def inductor(torch_backend):
     torch = torch_backend.torch
     if not shutil.which("g++"):
         pytest.skip("inductor needs a compiler")
-    with torch._inductor.config.patch(force_disable_caches=True):  # which know nothing of a library built anew
+    with torch._inductor.config.patch(force_disable_caches=True):  # caches that ignore a rebuilt library
         yield torch
 
 
@@ -53,7 +53,7 @@ def test_inductor(inductor, torch_backend, spec, random):
 
 
 def test_reduce_overhead(inductor, torch_backend, random):
-    """Every operator in one graph, forward and backward: on a GPU as CUDA graphs, replayed on new values."""
+    """All operators in one graph, forward and backward: on a GPU as CUDA graphs, replayed on new values."""
     torch, counters = inductor, inductor._dynamo.utils.counters
     function, inputs = every_operator(torch_backend, random)
     counters.clear()
@@ -83,7 +83,7 @@ def test_one_graph_for_all_batch_sizes(torch_backend, spec, random):
         sample = spec.sample((size, 5, 8), random)
         tensors = tuple(torch_backend.tensors(sample, "float32")[name] for name in sample.tensors)
         assert_same(torch, compiled(*tensors), function(*tensors))
-        if size == sizes[0]:  # the compiler may start over once, when it finds that a number is a constant
+        if size == sizes[0]:  # the compiler may recompile once, when a number turns out to be a constant
             first_time = counter.frame_count
     assert counter.frame_count == first_time
 
@@ -112,8 +112,8 @@ def test_dynamo_alone(torch_backend, spec, random):
 
 
 def test_compiled_autograd(torch_backend, random):
-    """Only the backward is compiled, of a forward that was eager: a graph of our nodes and torch's, without a break,
-    and once for two of the same kind."""
+    """Only the backward is compiled, after an eager forward: one graph of fusedops's and torch's nodes, without a
+    break. Two graphs of one kind are compiled once."""
     from torch._dynamo import compiled_autograd
     from torch._dynamo.utils import counters
 
@@ -140,7 +140,8 @@ def test_compiled_autograd(torch_backend, random):
 
 @pytest.mark.parametrize("spec", WITH_SCALARS, ids=str)
 def test_a_compiled_number_may_change(torch_backend, spec, random):
-    """A Python number is an argument, not a constant of the first call: more of them than torch compiles anew for."""
+    """A Python number is an argument, not a constant of the first call. The test uses more numbers than torch's
+    recompilation limit."""
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch = torch_backend.torch
@@ -154,11 +155,11 @@ def test_a_compiled_number_may_change(torch_backend, spec, random):
     compiled = torch.compile(function, fullgraph=True, backend=counter)
     for number in (0.5, -2.0, *(1 / i for i in range(3, 13))):
         assert torch.equal(compiled(number), function(number))
-    assert counter.frame_count <= 2  # the second shows that it varies
+    assert counter.frame_count <= 2  # the second compilation makes it dynamic
 
 
 def test_export(torch_backend, spec, random):
-    """To a program whose batch size is free, with the operators in it."""
+    """Exported with a dynamic batch size; the program contains the operators."""
     torch = torch_backend.torch
     sample = spec.sample((4, 3, 8), random)
     function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))

@@ -1,4 +1,4 @@
-"""fusedops.torch.convert and revert of torch.nn's modules: which change, what stays, what is printed."""
+"""fusedops.torch.convert and revert of torch.nn's modules: replaced and skipped modules, and the report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def encoder(torch):
 
 
 def nested(torch):
-    """With a module that is there twice."""
+    """A model in which one module occurs twice."""
     norm = torch.nn.LayerNorm(12)
     return torch.nn.Sequential(norm, torch.nn.Sequential(torch.nn.RMSNorm(12), norm), sequential(torch))
 
@@ -57,7 +57,7 @@ def model(request, torch):
 
 
 def results(model, x):
-    """The output, its gradient with respect to the input, and to every parameter."""
+    """The output and the gradients of the input and of every parameter."""
     x = x.detach().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -70,7 +70,7 @@ def classes(model):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, torch, fo, model, dtype):
+def test_results_are_as_accurate_and_revert_restores_the_bits(torch_backend, torch, fo, model, dtype):
     model, wide = model.to(getattr(torch, dtype)), copy.deepcopy(model).double()
     wide.load_state_dict(model.state_dict())
     x = torch.randn(4, 7, 12).to(getattr(torch, dtype))
@@ -143,7 +143,8 @@ def test_report(torch, fo, capsys):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("inputs, outputs", [(216, 5003), (1001, 1064)])
 def test_a_head_of_unaligned_rows(torch_backend, torch, fo, inputs, outputs, bias, capsys):
-    """On a GPU, in 16 bits, it is our product; its gradient comes from the loss, whose rows are padded there."""
+    """On a GPU in 16 bits it runs fusedops's product. Its upstream gradient comes from the loss, whose rows are padded
+    there."""
     model = torch.nn.Sequential(torch.nn.Linear(64, inputs), torch.nn.Linear(inputs, outputs, bias=bias)).bfloat16()
     labels = torch.randint(outputs, (200,))
     x = torch.randn(200, 64).bfloat16()
@@ -179,11 +180,11 @@ def test_only_exact_classes_are_replaced(torch, fo, capsys):
         def forward(self, x):
             return x
 
-    class MineOfOurs(fo.nn.RMSNorm):
+    class SubclassOfFusedops(fo.nn.RMSNorm):
         pass
 
     rotated = torch.nn.utils.parametrizations.weight_norm(torch.nn.LayerNorm(4), dim=None)
-    model = torch.nn.Sequential(Mine(4), MineOfOurs(4), fo.nn.AddLayerNorm(4), rotated)
+    model = torch.nn.Sequential(Mine(4), SubclassOfFusedops(4), fo.nn.AddLayerNorm(4), rotated)
     before = classes(model)
     fo.convert(model)
     assert classes(model) == before
@@ -194,7 +195,7 @@ def test_only_exact_classes_are_replaced(torch, fo, capsys):
     assert classes(model) == before
 
 
-def test_a_forward_that_somebody_has_set_stays(torch, fo, capsys):
+def test_a_forward_set_on_an_instance_stays(torch, fo, capsys):
     norm = torch.nn.LayerNorm(4)
     norm.forward = lambda x: x
     with pytest.warns(UserWarning, match="nothing was converted"):
@@ -204,7 +205,7 @@ def test_a_forward_that_somebody_has_set_stays(torch, fo, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_what_torchscript_has_compiled(torch, fo, capsys):
+def test_torchscript_modules_are_skipped(torch, fo, capsys):
     scripted = torch.jit.trace(sequential(torch), torch.randn(3, 12))
     fo.convert(torch.nn.Sequential(scripted, torch.nn.LayerNorm(5)))
     printed = capsys.readouterr().out
@@ -214,7 +215,7 @@ def test_what_torchscript_has_compiled(torch, fo, capsys):
 
 
 @pytest.mark.parametrize("wrong", [None, "model", [1]])
-def test_what_is_no_module(fo, wrong):
+def test_other_objects_than_modules_are_refused(fo, wrong):
     for function in (fo.convert, fo.revert):
         with pytest.raises(
             TypeError, match=f"fusedops.torch.{function.__name__}: model must be a torch.nn.Module; got"
@@ -224,7 +225,8 @@ def test_what_is_no_module(fo, wrong):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_an_encoder_takes_its_fast_path(torch_backend, torch, fo, training, capsys):
-    """In evaluation torch computes a whole TransformerEncoderLayer at once, with the norms' parameters alone."""
+    """In evaluation torch computes a whole TransformerEncoderLayer in one call that reads only the norms'
+    parameters."""
     model, x = encoder(torch).train(training), torch.randn(4, 7, 12)
     padding = torch.zeros(4, 7, dtype=torch.bool)
     padding[1, 5:] = True
@@ -237,7 +239,7 @@ def test_an_encoder_takes_its_fast_path(torch_backend, torch, fo, training, caps
     np.testing.assert_allclose(torch_backend.to_numpy(got), torch_backend.to_numpy(plain), rtol=1e-4, atol=1e-5)
 
 
-def test_a_compiled_model_is_compiled_anew(torch, fo):
+def test_a_compiled_model_is_recompiled(torch, fo):
     graphs = []
 
     def backend(graph, inputs):
@@ -274,7 +276,7 @@ def test_saved_whole_and_as_a_state_dict(torch, fo, model):
 
 @pytest.fixture
 def process_group(torch_cpu):
-    """Of this process alone."""
+    """A process group of this process only."""
     distributed = torch_cpu.torch.distributed
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
@@ -293,7 +295,7 @@ def test_distributed_data_parallel(torch_cpu, process_group):
 
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_tensor_parallelism(torch_cpu, process_group, order, monkeypatch):
-    """Its tensors are DTensors, whose norm the kernel computes."""
+    """Tensors are DTensors; the kernel computes their norm."""
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
     torch, fo = torch_cpu.torch, torch_cpu.functions
@@ -316,7 +318,7 @@ def test_tensor_parallelism(torch_cpu, process_group, order, monkeypatch):
     torch.testing.assert_close(got.full_tensor(), plain)
 
 
-def test_what_is_sharded_already_is_kept(torch_cpu, process_group, capsys):
+def test_sharded_modules_are_skipped(torch_cpu, process_group, capsys):
     from torch.distributed.fsdp import fully_shard
 
     torch, fo = torch_cpu.torch, torch_cpu.functions

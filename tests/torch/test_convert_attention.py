@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of the attention of transformers' models: masks, generation, what is kept, what is undone."""
+"""fusedops.torch.convert of the attention in transformers' models: masks, generation, skipped modules, revert."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(torch_backend, transformers):
 
 
 def tokens(torch, device, side=None):
-    """And the mask of those that are no padding."""
+    """Tokens, and the mask of those that are not padding."""
     ids = torch.arange(3 * LENGTH, device=device).reshape(3, LENGTH) * 7 % 90 + 3
     mask = torch.ones_like(ids)
     if side == "left":
@@ -40,7 +40,7 @@ def padding(torch, side, length):
     return tokens(torch, "cpu", side)["attention_mask"][:, :length].bool() if side else None
 
 
-# Of a layer's cache: queries, keys, position of the first query, of the first key.
+# Sizes of a layer's cache: queries, keys, position of the first query, of the first key.
 SIZES = {
     "no cache": (13, 13, 0, 0),
     "one more": (1, 13, 12, 0),
@@ -55,7 +55,7 @@ SIZES = {
 @pytest.mark.parametrize("side", [None, "left", "right", "middle"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["causal", "window", "both ways"])
-def test_masks_say_what_those_of_transformers_say(torch_cpu, transformers, kind, size, side):
+def test_masks_equal_those_of_transformers(torch_cpu, transformers, kind, size, side):
     from transformers import masking_utils
 
     from fusedops.torch.conversion.hf import masks
@@ -87,12 +87,13 @@ def test_masks_say_what_those_of_transformers_say(torch_cpu, transformers, kind,
         full = kept.full(queries, keys, "cpu")
         full = torch.ones(1, 1, 1, 1, dtype=torch.bool) if full is None else full
         assert full.expand(3, 1, queries, keys).equal(expected.expand(3, 1, queries, keys))
-        # A row for each query is only for what is cut off at the front.
+        # Only keys that are cut off at the front need a mask row for each query.
         assert got is None or got.numel() <= 3 * keys or first_key
 
 
-def test_a_config_that_refuses_to_be_asked(torch_cpu, transformers):
-    """One whose layers differ, as that of NeoMME: it has windows, and a mask of a window is whole."""
+def test_a_config_that_raises_on_access(torch_cpu, transformers):
+    """A config whose layers differ raises on access, like NeoMME's, which has windows; the mask of a window is
+    complete."""
     from fusedops.torch.conversion.hf import implementation, masks
 
     class Config:
@@ -108,7 +109,7 @@ def test_a_config_that_refuses_to_be_asked(torch_cpu, transformers):
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("whole", [True, False])
 def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
-    """Also compiled, and where only the attention is ours."""
+    """Also when compiled, and if only the attention is converted."""
     model, positions = build(name), torch.arange(LENGTH).remainder(6)[None]
     inputs = {"input_ids": tokens(torch, model.device)["input_ids"][:1], "position_ids": positions.to(model.device)}
     plain = model(**inputs, use_cache=False).logits
@@ -116,7 +117,7 @@ def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
     converted(fo, model)
     if not whole:
         model.model.__class__ = type(model.model).original
-    torch.compiler.reset()  # what the other cases compiled counts, too
+    torch.compiler.reset()  # compilations of other cases count against the limit, too
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for run in (model, compiled):
         torch.testing.assert_close(run(**inputs, use_cache=False).logits, plain, rtol=1e-4, atol=1e-5)
@@ -124,7 +125,7 @@ def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
     torch.testing.assert_close(model.lm_head(by_position), plain, rtol=1e-4, atol=1e-5)
 
 
-def test_packed_sequences_are_not_looked_for_without_positions(torch, fo, build, monkeypatch):
+def test_packed_sequences_are_detected_only_with_positions(torch, fo, build, monkeypatch):
     from transformers import masking_utils
 
     looks, look = [], masking_utils.find_packed_sequence_indices
@@ -155,14 +156,14 @@ def test_packed_sequences_are_not_looked_for_without_positions(torch, fo, build,
         "llama.LlamaModel": True,
         "gemma3.Gemma3TextModel": True,
         "qwen2_vl.Qwen2VLTextModel": True,
-        "opt.OPTDecoder": False,  # from the mask
-        "paligemma.PaliGemmaModel": False,  # from one on
-        "csm.CsmDepthDecoderModel": False,  # and none at last
-        "bart.BartDecoder": False,  # no argument
-        "bert.BertModel": False,  # nor masks of its own
+        "opt.OPTDecoder": False,  # computed from the mask
+        "paligemma.PaliGemmaModel": False,  # positions start at 1
+        "csm.CsmDepthDecoderModel": False,  # positions are None at the end
+        "bart.BartDecoder": False,  # no such argument
+        "bert.BertModel": False,  # and no masks of its own
     }.items(),
 )
-def test_which_models_count_their_positions(torch_cpu, transformers, model, counts):
+def test_models_that_compute_their_own_positions(torch_cpu, transformers, model, counts):
     from fusedops.torch.conversion.hf import positions
 
     family, _, name = model.partition(".")
@@ -190,14 +191,14 @@ def test_the_same_tokens_are_generated(torch, fo, build, name, cache):
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", pytest.param("mistral", marks=pytest.mark.slow)])
-def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
-    """Compiled without a break of the graph, and without a tensor of all queries and keys: padding, and no mask."""
+def test_compiled_code_has_no_tensor_of_all_pairs(torch, fo, build, name):
+    """Compiled without a graph break and without a tensor of all queries and keys, with padding and without a mask."""
     is_bert = name == "bert"
     model = build(
         name, **({"sliding_window": WINDOW} if name == "mistral" else {"is_decoder": False} if is_bert else {})
     )
     sizes = []
-    torch.compiler.reset()  # what the other cases compiled counts, too
+    torch.compiler.reset()  # compilations of other cases count against the limit, too
 
     def looked_at(graph, inputs):
         for node in graph.graph.nodes:
@@ -219,7 +220,7 @@ def test_nothing_of_all_pairs_is_compiled(torch, fo, build, name):
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_weights_are_left_to_transformers(torch, fo, build, implementation):
+def test_attention_weights_come_from_transformers(torch, fo, build, implementation):
     model = build(attn_implementation=implementation, attention_dropout=0.5).eval()
     inputs = tokens(torch, model.device, "left")
     kept = inputs["attention_mask"][..., None]
@@ -239,7 +240,7 @@ def test_weights_are_left_to_transformers(torch, fo, build, implementation):
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
-    """Of the config's rate, by the kernel: another mask at each call, and the same after the same seed."""
+    """The kernel drops at the config's rate: another mask at each call, and the same one after the same seed."""
     model = build(attn_implementation=implementation, attention_dropout=0.5)
     inputs = tokens(torch, model.device, "left")
     converted(fo, model)
@@ -263,7 +264,7 @@ def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
     assert set(rates) == {0.5, 0.0} and whole.equal(model(**inputs).logits[:, -1])
 
 
-KEPT = {
+SKIPPED = {
     "2 DeepseekV32Attention, sdpa: transformers has no flash attention for DeepseekV32ForCausalLM, nor short masks": (
         "deepseek_v32",
         {},
@@ -283,11 +284,11 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("sentence", KEPT)
-def test_what_is_kept(torch_cpu, fo, build, capsys, sentence):
-    name, options = KEPT[sentence]
+@pytest.mark.parametrize("sentence", SKIPPED)
+def test_skipped_models_and_reasons(torch_cpu, fo, build, capsys, sentence):
+    name, options = SKIPPED[sentence]
     if name == "gemma4_text":
-        pytest.importorskip("transformers", minversion="5.22")  # the code of older ones does not ask
+        pytest.importorskip("transformers", minversion="5.22")  # older code does not consult the function
     model = build(name, **options)
     before = model.config._attn_implementation
     fo.convert(model)
@@ -295,7 +296,7 @@ def test_what_is_kept(torch_cpu, fo, build, capsys, sentence):
     assert model.config._attn_implementation == before
 
 
-def test_revert_brings_the_name_back(torch_cpu, fo, build, capsys, tmp_path):
+def test_revert_restores_the_name(torch_cpu, fo, build, capsys, tmp_path):
     for name in ("sdpa", "eager"):
         model = build(attn_implementation=name, attention_dropout=0.1)
         fo.convert(model)

@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of modules whose code is known, but which have something beside it that counts."""
+"""fusedops.torch.convert of modules whose code is known, but which have a relevant addition."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ rotated = next(function for function, rotation in rotary.KNOWN.items() if rotati
 
 
 def angles(count, features):
-    """Which are not there twice; those of the first position are all 0."""
+    """Angles that do not occur twice; those of the first position are all 0."""
     return (torch.arange(count)[:, None] * torch.linspace(0, 1, features))[None]
 
 
@@ -195,7 +195,7 @@ def with_an_unhashable_activation():
     ],
     ids=lambda made: made.__name__,
 )
-def test_it_computes_what_it_did(torch_backend, made):
+def test_a_changed_module_gives_the_same_results(torch_backend, made):
     torch.manual_seed(0)
     with torch.device(torch_backend.device):
         module, x = made(), torch.randn(2, 3, 8)
@@ -212,7 +212,7 @@ def test_a_forward_that_sets_a_global_variable_keeps_it(torch_cpu, capsys):
     assert before + 1 == PASSED
 
 
-def test_the_first_position_does_not_show_that_angles_are_there_twice(torch_backend):
+def test_zero_angles_of_the_first_position_do_not_count_as_repeated(torch_backend):
     with torch.device(torch_backend.device):
         module, x = OneAngleEach(), torch.randn(2, 3, 8)
     plain = module(x)
@@ -243,7 +243,7 @@ def test_without_transformers_under_its_name(torch_cpu, monkeypatch, other):
             cached.cache_clear()
 
 
-def test_a_class_of_code_that_no_module_has(torch_cpu):
+def test_a_class_whose_code_is_in_no_module(torch_cpu):
     names = {}
     code = (
         "import torch\ndef same(x): return x\nclass Odd(torch.nn.Module):\n    def forward(self, x): return same(x)\n"
@@ -255,7 +255,7 @@ def test_a_class_of_code_that_no_module_has(torch_cpu):
     assert type(module[1]) is names["Odd"]
 
 
-def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
+def test_a_forward_replaced_by_another_known_one(torch_cpu):
     kind, x = type("Exchanged", (LayerNorm,), {"forward": LayerNorm.forward}), torch.randn(2, 8)
     converted(torch_cpu.functions, kind())
     kind.forward = Norm.forward
@@ -267,8 +267,8 @@ def test_a_forward_that_is_exchanged_for_another_that_is_known(torch_cpu):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transformers):
-    """Plain tensors go to the operator without a look."""
+def test_calls_that_an_operator_refuses_run_the_original_code(torch_backend, transformers):
+    """Plain tensors are passed to the operator unchecked."""
     from fusedops.torch.conversion.hf import attention, dense
     from fusedops.torch.conversion.hf.residual import add_norm
 
@@ -290,9 +290,9 @@ def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transform
     with pytest.raises(RuntimeError, match="weight must have 7 columns"):
         dense.activated(nn.GELU(), linear, x[..., :7])
 
-    heads = torch.randn(1, 2, 3, 264, device=device)  # more features than the kernel takes
+    heads = torch.randn(1, 2, 3, 264, device=device)  # more features than the kernel supports
     module = types.SimpleNamespace(is_causal=False)
-    for dropout in (0.0, 0.5):  # which draws as it did: a refused operator has drawn nothing
+    for dropout in (0.0, 0.5):  # the refused operator has drawn no random numbers
         torch.manual_seed(1)
         expected = functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=dropout).transpose(1, 2)
         torch.manual_seed(1)
@@ -300,8 +300,8 @@ def test_what_an_operator_refuses_is_computed_as_before(torch_backend, transform
         torch.testing.assert_close(got, expected)
 
 
-def test_what_an_operator_refuses_is_not_recorded(torch_backend):
-    """A mode that sees every operator would record the one that is refused."""
+def test_a_refused_call_is_not_recorded(torch_backend):
+    """A mode that sees every operator would otherwise record the refused one."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     x = torch.randn(2, 8, device=torch_backend.device)

@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of classes that it knows by their code alone: copies, and what only looks like one."""
+"""fusedops.torch.convert of classes recognized by their code alone: copies, and lookalikes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ GEMMA = """
 
 @pytest.fixture
 def written(tmp_path):
-    """The class of a file."""
+    """The class defined by a file."""
 
     def write(code, **changes):
         code = textwrap.dedent(code)
@@ -143,7 +143,7 @@ def test_a_difference_is_named(torch_cpu, torch, written, capsys, code, change, 
     assert reason in printed
 
 
-def test_a_class_without_source_is_kept(torch_cpu, torch, capsys):
+def test_a_class_without_source_is_skipped(torch_cpu, torch, capsys):
     names = {"__name__": "somewhere"}
     exec(textwrap.dedent(NORM), names)
     module = names["Scaled"](16)
@@ -152,7 +152,7 @@ def test_a_class_without_source_is_kept(torch_cpu, torch, capsys):
     assert "kept Scaled 'Scaled': the source of its forward is not to be found" in capsys.readouterr().out
 
 
-def test_a_subclass_that_overrides_a_part_is_kept(torch_cpu, torch, written, capsys):
+def test_a_subclass_that_overrides_a_part_is_skipped(torch_cpu, torch, written, capsys):
     base = written(GEMMA)
 
     class Doubled(base):
@@ -165,7 +165,7 @@ def test_a_subclass_that_overrides_a_part_is_kept(torch_cpu, torch, written, cap
     assert "a subclass of Centered, which may compute something else" in capsys.readouterr().out
 
 
-def test_a_function_that_is_exchanged_counts(torch_cpu, torch, written, capsys):
+def test_a_replaced_function_prevents_the_conversion(torch_cpu, torch, written, capsys):
     kind = written(NORM)
     kind.forward = lambda self, values: values
     with pytest.warns(UserWarning, match="nothing was converted"):
@@ -173,8 +173,8 @@ def test_a_function_that_is_exchanged_counts(torch_cpu, torch, written, capsys):
     assert "the source of its <lambda> is not to be found" in capsys.readouterr().out
 
 
-def test_what_is_not_what_the_code_makes_believe(torch_cpu, torch, written, capsys):
-    """A weight of two dimensions, and modules in the places of a product and of an activation."""
+def test_modules_and_weights_other_than_the_code_assumes(torch_cpu, torch, written, capsys):
+    """A weight of two dimensions, and modules in place of a product and an activation."""
     norm, mlp = written(NORM)(16), written(MLP)(16)
     norm.scale = torch.nn.Parameter(torch.ones(3, 16))
     mlp.act = torch.nn.Dropout()
@@ -259,15 +259,15 @@ def with_positional(self, x, *others, mask=None):
     return self.a(x, mask=mask)
 
 
-def test_what_a_function_has_beside_its_code():
-    """Parameters that cannot be handed on, defaults that are not those of the source, and its module's methods."""
+def test_differences_of_a_function_beyond_its_code():
+    """Parameters that cannot be passed on, defaults other than the source's, and its module's methods."""
     assert code(with_positional) != code(handing_on)
     exchanged = FunctionType(with_default.__code__, globals(), argdefs=(2,))
     assert code(exchanged) == code(with_other_default)
     assert code(exchanged) != code(with_default)
 
 
-def test_a_file_that_was_changed_is_read_anew_or_not_at_all(torch_cpu, torch, tmp_path, monkeypatch, capsys):
+def test_a_changed_file_is_reread_or_ignored(torch_cpu, torch, tmp_path, monkeypatch, capsys):
     path, other = tmp_path / "edited.py", textwrap.dedent(NORM).replace("values.pow(2)", "values.abs()")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

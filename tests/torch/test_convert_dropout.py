@@ -1,4 +1,4 @@
-"""fusedops.torch.convert and dropout: before a residual connection it is drawn in the pass of the sum."""
+"""fusedops.torch.convert and dropout: before a residual connection it is computed in the pass of the sum."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def phi3(t):
     return t.Phi3Model(config)
 
 
-MODELS = {  # how many sums with a norm, and how many without
+MODELS = {  # numbers of sums with a norm and without
     "bert": (bert, 4, 0),
     "esm": (esm, 0, 4),
     "vit": (vit, 2, 2),
@@ -62,7 +62,7 @@ MODELS = {  # how many sums with a norm, and how many without
 
 @pytest.fixture(params=MODELS)
 def built(request, torch, transformers):
-    """A model, its inputs, and its fused sums, with a norm and without."""
+    """A model, its inputs, and its numbers of fused sums with a norm and without."""
     build, *counts = MODELS[request.param]
     model = build(transformers)
     tokens = torch.arange(24).view(2, 12) % 40 + 3
@@ -95,7 +95,7 @@ def calls(torch, monkeypatch):
     return seen
 
 
-def test_evaluation_is_as_before_and_revert_brings_it_back(torch, fo, built):
+def test_evaluation_is_unchanged_and_revert_restores_it(torch, fo, built):
     model, inputs, _ = built
     kinds, keys = [type(module) for module in model.modules()], list(model.state_dict())
     model.eval()
@@ -110,7 +110,8 @@ def test_evaluation_is_as_before_and_revert_brings_it_back(torch, fo, built):
 
 
 def test_sums_in_training_draw_what_they_drop(torch, fo, built, monkeypatch):
-    """As where a hook has each dropout called by itself; one with a hook is called, and no other."""
+    """They drop the same elements as a model in which hooks make each dropout a separate call. Only dropouts with a
+    hook are called."""
     model, inputs, (with_norm, without) = built
     converted(fo, model).train()
     assert all(type(module) is not torch.nn.Dropout or module.p == 0 for module in model.modules())
@@ -133,10 +134,10 @@ def test_sums_in_training_draw_what_they_drop(torch, fo, built, monkeypatch):
 
 @pytest.fixture(params=[(kind, first) for kind in ("Encoder", "Decoder") for first in (False, True)], ids=str)
 def layer(request, torch):
-    """A layer of torch's own, its inputs, and how many of its sums are fused with a norm, and without."""
+    """One of torch's own layers, its inputs, and its numbers of fused sums with a norm and without."""
     kind, norm_first = request.param
     layer = getattr(torch.nn, f"Transformer{kind}Layer")(SIZE, 2, 24, RATE, norm_first=norm_first, batch_first=True)
-    layer.self_attn.dropout = 0.0  # attention has a dropout of its own
+    layer.self_attn.dropout = 0.0  # attention has its own dropout
     if kind == "Decoder":
         layer.multihead_attn.dropout = 0.0
     padding = torch.zeros(2, 6, dtype=torch.bool)
@@ -149,7 +150,7 @@ def layer(request, torch):
 
 
 def around(torch, layer):
-    """A model of it alone, for torch.fx, which records a layer as one node in a model."""
+    """A model of this layer alone: torch.fx records a layer of a model as one node."""
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -175,8 +176,8 @@ def assert_close(torch, got, expected):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_torch_s_own_layers(torch, fo, layer, training, monkeypatch):
-    """They compute what they did, with the numbers of the layers for dropout within them; and so after `revert`."""
+def test_torch_layers_drop_with_the_numbers_of_their_dropout_layers(torch, fo, layer, training, monkeypatch):
+    """They give the same results, with the random numbers of their dropout layers; and so after `revert`."""
     module, inputs, masks, counts = layer
     module.train(training)
     kind = type(module)
@@ -188,7 +189,7 @@ def test_torch_s_own_layers(torch, fo, layer, training, monkeypatch):
     fused = run_layer(torch, module, inputs, masks)
     norms = [name for name in seen if name.endswith(" with dropout")]
     assert (len(norms), seen.count("dropout_add")) == (counts if training else (0, 0))
-    module.__class__ = kind  # torch's code around our layers
+    module.__class__ = kind  # torch's code around fusedops's layers
     assert_close(torch, run_layer(torch, module, inputs, masks), fused)
     module.__class__ = ours
     if plain:
@@ -206,8 +207,8 @@ def test_torch_s_own_layers(torch, fo, layer, training, monkeypatch):
     assert type(fo.revert(module)) is kind
 
 
-def test_a_dropout_of_one_s_own_is_called(torch, fo, transformers, monkeypatch):
-    """A subclass, one in place, one that drops nothing or everything, and one that is in evaluation."""
+def test_other_dropouts_are_called(torch, fo, transformers, monkeypatch):
+    """A subclass, one in place, one that drops nothing or everything, and one in evaluation."""
 
     class Mine(torch.nn.Dropout):
         def forward(self, x):
@@ -227,7 +228,7 @@ def test_a_dropout_of_one_s_own_is_called(torch, fo, transformers, monkeypatch):
         output.dropout = dropout
         torch.testing.assert_close(output(*x), output.LayerNorm(expected + x[1]))
         assert "add_layer_norm with dropout" not in seen
-    output.dropout = torch.nn.Dropout(RATE)  # which a part of a converted model may be, too
+    output.dropout = torch.nn.Dropout(RATE)  # which may be a part of a converted model, too
     output(*x)
     assert seen[-1] == "add_layer_norm with dropout"
 
@@ -268,8 +269,8 @@ def test_report(torch, fo, capsys):
     assert type(fo.revert(model)[0]) is torch.nn.Dropout
 
 
-def test_a_form_s_code_by_chance(torch, fo, capsys):
-    """Two modules and a sum are no dropout before a residual connection."""
+def test_two_modules_and_a_sum_are_not_dropout(torch, fo, capsys):
+    """The code of a form alone is not a dropout before a residual connection."""
 
     class Mine(torch.nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of every family of transformers' models that it knows: as accurate as before, in every use."""
+"""fusedops.torch.convert of every known family of transformers' models: same accuracy in training and generation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def classes(model):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("padded", [False, True])
 def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, models, family, padded, dtype, random):
-    # The family's own choice is torch's attention, where it takes that.
+    # The family's default is torch's attention, if it supports it.
     model = family.build(dtype, torch_backend.device, attn_implementation="eager" if padded else None)
     inputs = models.batch(random, torch_backend.device, padded)
     exact = models.exact_results(model, inputs)
@@ -47,7 +47,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, 
 
 @pytest.mark.parametrize("name", STEPPED)
 def test_step_by_step(torch_cpu, transformers, name):
-    """The script's comparison, `make families ARGS=--check`, which runs on all families."""
+    """The step-by-step comparison of the script `make families ARGS=--check`, which runs on all families."""
     from audits.families import equality
 
     verdict = equality.compare(name)
@@ -55,8 +55,8 @@ def test_step_by_step(torch_cpu, transformers, name):
     assert not verdict["faults"]
 
 
-def test_a_difference_is_seen(torch_cpu, transformers):
-    """The comparison fails for a model that computes something else."""
+def test_the_comparison_finds_a_difference(torch_cpu, transformers):
+    """The comparison fails for a model with other results."""
     from audits.families import equality
 
     model = FAMILIES["llama"].build()
@@ -67,7 +67,7 @@ def test_a_difference_is_seen(torch_cpu, transformers):
 
 
 def test_modules_are_called_by_the_same_names(torch_cpu, family):
-    """What a module of transformers takes as `hidden_states=` its counterpart does, too."""
+    """A counterpart accepts the same keyword arguments as transformers' module, such as `hidden_states=`."""
     model = converted(torch_cpu.functions, family.build())
     for module in model.modules():
         kind = getattr(type(module), "original", None)
@@ -79,8 +79,8 @@ def test_modules_are_called_by_the_same_names(torch_cpu, family):
 
 
 def test_training_goes_on_as_before(torch_backend, models, family, random):
-    """50 steps; the one model is converted after a few, with the optimizer that it has. Nothing is dropped, since a
-    converted model drops other elements."""
+    """50 steps; one model is converted after a few, and keeps its optimizer. Dropout is off, since a converted model
+    drops other elements."""
     from tests.helpers.torch_training import losses_of_steps
 
     torch, batches = torch_backend.torch, [models.batch(random, torch_backend.device) for _ in range(5)]
@@ -127,7 +127,7 @@ def test_compiled_as_one_graph(torch_backend, models, transformers, name, random
     converted(torch_backend.functions, model)
     plain = models.arrays(models.results(model, inputs))
     compiled = models.arrays(models.results(torch_backend.traced(model), inputs))
-    # The gradient of a bias of keys is zero but for rounding, since softmax leaves out what all scores have in common.
+    # The gradient of a key bias is zero except for rounding, since softmax is invariant to a common offset of scores.
     rounding = 1e-7 * max(np.abs(expected).max() for expected in plain)
     for got, expected in zip(compiled, plain, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=max(1e-6 * np.abs(expected).max(), rounding))

@@ -1,4 +1,4 @@
-"""Every form that fusedops.torch.convert knows computes as before: the code of the catalogue itself."""
+"""Every form known to fusedops.torch.convert gives the same results: tests run the catalogue's own code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 16
 
 
 def of(file):
-    """The forms with a mixin of this file whose code runs alone: `super()` does not."""
+    """The forms with a mixin in this file whose code runs on its own, without `super()`."""
     forms = [
         form for form in all_forms(HAS_TRANSFORMERS) if form.mixin.startswith(f"{file}.") and form.method == "forward"
     ]
@@ -61,7 +61,7 @@ def gradients(torch, module, inputs):
 
 
 def assert_same(torch, module, inputs, eps, fo):
-    """Of the same dtype, and equal but for a few roundings of the largest result."""
+    """The results have the same dtype, and differ by a few roundings of the largest result."""
     plain = gradients(torch, module, inputs)
     converted(fo, module, type(module).__name__)
     for got, expected in zip(gradients(torch, module, inputs), plain, strict=True):
@@ -87,7 +87,7 @@ def test_norms(torch_backend, torch, made, name, of_input, of_weight):
     eps = torch.finfo(getattr(torch, of_input)).eps
     try:
         module(*inputs)
-    except RuntimeError as error:  # torch's own layer_norm, of two dtypes on a GPU
+    except RuntimeError as error:  # torch's layer_norm refuses two dtypes on a GPU
         pytest.skip(f"the module itself does not take them: {error}")
     assert_same(torch, module, inputs, eps, torch_backend.functions)
 
@@ -123,7 +123,7 @@ def test_mlps(torch_backend, torch, mlp, name):
 
 @pytest.mark.parametrize("name", DROPPED_BY_FUNCTION)
 def test_functions_drop_as_before(torch_backend, torch, mlp, name):
-    """In training, with the same seed of torch's."""
+    """In training, with the same torch seed."""
     module, inputs = mlp(name)
     module.train().register_forward_pre_hook(lambda *_: torch.manual_seed(0) and None)
     assert (module(*inputs) == 0).any()
@@ -131,7 +131,7 @@ def test_functions_drop_as_before(torch_backend, torch, mlp, name):
 
 
 def angles(torch, rotation, dtype, turned):
-    """cos and sin as the function is given them."""
+    """cos and sin as arguments of the function."""
     once = torch.randn(1, 5, turned // 2, dtype=torch.float64)
     if rotation.angles == "pairs":
         once = once.repeat_interleave(2, -1)

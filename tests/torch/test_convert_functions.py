@@ -1,4 +1,4 @@
-"""fusedops.torch.convert(model, functions=True): calls of torch.nn.functional in a forward of one's own."""
+"""fusedops.torch.convert(model, functions=True): calls of torch.nn.functional in a user's forward."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ shared_softmax = F.softmax
 
 
 class Block(torch.nn.Module):
-    """The functions by every way to name them."""
+    """Calls the functions by every way to name them."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.rand(8))
-        self.F = 2  # no module
+        self.F = 2  # not a module
 
     def forward(self, x, labels):
         x = F.layer_norm(x, (8,), self.weight)
@@ -93,7 +93,7 @@ def test_the_same_results(torch_backend, fo, inputs, capsys):
 
 @pytest.mark.parametrize("name, kind", [("deberta", "DisentangledSelfAttention"), ("mixtral", "MixtralTopKRouter")])
 def test_models_of_transformers(torch_backend, fo, transformers, name, kind, capsys):
-    """Beside the modules that are replaced as a whole; loss, logits and gradients."""
+    """Functions besides the replaced modules; loss, logits and gradients."""
     from audits.families.equality import LIMIT, difference
     from audits.families.hugging_face import families
     from audits.families.inputs import inputs_of
@@ -112,7 +112,7 @@ def test_models_of_transformers(torch_backend, fo, transformers, name, kind, cap
     assert sum(event.count for event in profile.key_averages() if event.key == "fusedops::softmax") == 2
 
 
-def test_what_is_kept(fo, capsys):
+def test_skipped_calls_and_reasons(fo, capsys):
     fo.convert(torch.nn.Sequential(Decorated(), Counts(), torch.nn.Softmin(), torch.nn.Softmax(0)), functions=True)
     printed = capsys.readouterr().out
     assert "kept Decorated '0': its forward is decorated, so that functions in it are not replaced" in printed
@@ -159,6 +159,6 @@ def test_functions_are_those_of_torch(torch_backend, inputs, case, autocast):
     expected, got = outcome(F), outcome(functional)
     if isinstance(expected, tuple):
         assert got == expected
-    else:  # on a GPU, torch's autocast may round on the way
+    else:  # on a GPU, torch's autocast may round intermediate values
         rounds = autocast and torch_backend.device != "cpu"
         torch.testing.assert_close(got, expected, **({"rtol": 2**-8, "atol": 0} if rounds else {}))

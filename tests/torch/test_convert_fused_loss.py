@@ -20,7 +20,7 @@ SMALL = {
     "num_key_value_heads": 1,
     "head_dim": 16,
 }
-MODELS = {  # plain, with a soft cap, with another loss that is added
+MODELS = {  # plain, with a soft cap, with an additional loss
     "Llama": SMALL,
     "Gemma2": {**SMALL, "final_logit_softcapping": 2.0},
     "Mixtral": {**SMALL, "num_local_experts": 2, "output_router_logits": True},
@@ -37,7 +37,7 @@ def made(torch_backend, name):
     config = getattr(transformers, f"{name}Config")(**MODELS[name])
     model = getattr(transformers, f"{name}ForCausalLM")(config).to(torch_backend.device).train()
     if name == "Mixtral":
-        model.set_experts_implementation("eager")  # the others take no float64
+        model.set_experts_implementation("eager")  # the others do not support float64
     return model
 
 
@@ -55,7 +55,7 @@ def loss_and_gradients(torch, model, tokens, **options):
 
 @pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in MODELS), ("Llama", {"num_items_in_batch": 5})])
 def test_loss_and_gradients(torch_backend, torch, fo, tokens, name, options):
-    """As accurate as without: those of float64 tell."""
+    """Errors against float64 are not larger than without the fused loss."""
     model = made(torch_backend, name)
     _, exact = loss_and_gradients(torch, copy.deepcopy(model).double(), tokens, **options)
     _, before = loss_and_gradients(torch, model, tokens, **options)
@@ -95,7 +95,7 @@ def test_compiled_as_one_graph(torch_backend, torch, fo, tokens, llama):
 
 
 def test_a_head_that_is_no_plain_layer(torch, fo, tokens, llama, capsys):
-    """As an adapter leaves it, or a hook: its logits are there."""
+    """A head with an adapter or a hook."""
 
     class Adapted(torch.nn.Linear):
         pass
@@ -118,7 +118,7 @@ def test_another_loss_is_asked_for(torch, fo, tokens, llama):
     torch.testing.assert_close(output.loss, output.logits.sum())
 
 
-def test_logits_that_more_is_done_with(torch_cpu, capsys):
+def test_a_model_that_uses_its_logits_is_skipped(torch_cpu, capsys):
     config = transformers.CohereConfig(**{**SMALL, "pad_token_id": 0})
     torch_cpu.functions.convert(transformers.CohereForCausalLM(config), fuse_loss=True)
     line = "something with its logits that is not known: logits = logits * self.logit_scale"

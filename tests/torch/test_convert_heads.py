@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of GPT-2, BERT, Phi and Phi-3: heads with a loss of their own, and what is kept, and why."""
+"""fusedops.torch.convert of GPT-2, BERT, Phi and Phi-3: heads with their own loss, and skipped modules with reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.hugging_face import FAMILIES, Family
 from tests.helpers.torch_functions import operators
 
 ROWS, LENGTH = 3, 16
-# Of each model: what its labels are for.
+# The meaning of each model's labels.
 HEADS = {
     "BertForMaskedLM": "tokens",
     "BertForMultipleChoice": "choices",
@@ -59,7 +59,7 @@ def batch(kind, random, device):
         "spans": {
             "input_ids": tokens,
             "start_positions": numbers((ROWS,), LENGTH),
-            "end_positions": numbers((ROWS,), 2 * LENGTH),  # some of them beyond the text, which are to be ignored
+            "end_positions": numbers((ROWS,), 2 * LENGTH),  # some beyond the text, which are ignored
         },
     }[kind]
 
@@ -72,9 +72,10 @@ def loss_and_gradients(model, inputs):
 
 
 def assert_close(torch, got, expected):
-    """In float64 both compute the same; each of a few thousand roundings may be another one.
+    """In float64 both compute the same; a few thousand roundings may differ.
 
-    Seen over all: some are exact zeros, such as the gradient of a bias of keys, and what is computed is errors alone.
+    Compared over all results: some are exact zeros, such as the gradient of a key bias, whose computed values consist
+    of errors alone.
     """
     limit = 2**12 * torch.finfo(torch.float64).eps * max(x.abs().max().item() for x in expected)
     for mine, theirs in zip(got, expected, strict=True):
@@ -110,7 +111,7 @@ def test_heads(torch_backend, torch, name, random):
     ids=str,
 )
 def test_options(torch_backend, torch, family, options, random):
-    """Those that change what the converted modules compute."""
+    """Options that change the results of converted modules."""
     from tests.helpers import torch_models as models
 
     model = FAMILIES[family].build("float32", torch_backend.device, **options)
@@ -122,14 +123,14 @@ def test_options(torch_backend, torch, family, options, random):
 
 
 def rotated(torch, call):
-    """The result, and how often the kernel turned a tensor."""
+    """The result, and the number of tensors that the kernel rotated."""
     with torch.profiler.profile() as profile:
         result = call()
     return result, sum(event.count for event in profile.key_averages() if event.key == "fusedops::rope")
 
 
 def test_phi3_turns_a_part_of_its_features(torch_backend, torch, random):
-    """By the kernel, although the angles are for fewer features than there are."""
+    """The kernel rotates them, although there are fewer angles than features."""
     from transformers.models.phi3 import modeling_phi3
 
     from fusedops.torch.conversion.hf.rotary import fused
@@ -146,15 +147,15 @@ def test_phi3_turns_a_part_of_its_features(torch_backend, torch, random):
 
 @pytest.fixture
 def to_rotate(torch_backend, torch, random):
-    """q and k, of eight positions, and two tables of angles that are there twice."""
+    """q and k at eight positions, and two tables of repeated angles."""
     q, k = (torch_backend.from_numpy(random.normal(size=(2, 4, 8, 16))) for _ in range(2))
     angles = torch_backend.from_numpy(random.normal(size=(1, 8, 8)))
     return q, k, *(torch.cat([table, table], -1) for table in (angles.cos(), angles.sin()))
 
 
 def test_queries_are_turned_without_keys(torch_backend, torch, to_rotate):
-    """Where an attention has the keys of a layer before it."""
-    name = "transformers.models.mistral_large4.modeling_mistral_large4"  # not in older versions of transformers
+    """An attention may reuse the keys of an earlier layer."""
+    name = "transformers.models.mistral_large4.modeling_mistral_large4"  # missing in older versions of transformers
     modeling_mistral_large4 = pytest.importorskip(name)
 
     from fusedops.torch.conversion.hf.rotary import fused
@@ -167,7 +168,7 @@ def test_queries_are_turned_without_keys(torch_backend, torch, to_rotate):
 
 
 def test_stored_angles_that_are_no_longer_complex(torch_backend, torch, to_rotate):
-    """`model.to(dtype)` takes the imaginary part of a buffer away, and the model goes on with what is left."""
+    """`model.to(dtype)` drops the imaginary part of a buffer, and the model continues with the real part."""
     from transformers.models.llama4 import modeling_llama4
 
     from fusedops.torch.conversion.hf.rotary import fused
@@ -180,7 +181,8 @@ def test_stored_angles_that_are_no_longer_complex(torch_backend, torch, to_rotat
 
 
 def test_a_rotation_without_gradients(torch_backend, torch):
-    """What torch.no_grad() decorates is looked into, and is decorated again; what else wraps a forward is not known."""
+    """A function decorated by torch.no_grad() is converted and decorated again; other wrappers of a forward are
+    unknown."""
     from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
 
     class Inferring(DeepseekV32Indexer):
@@ -206,8 +208,8 @@ def reasons(torch_backend, model, capsys):
     return capsys.readouterr().out
 
 
-def test_what_is_kept(torch_backend, torch, capsys):
-    """A module whose parts are not those that the kernel knows."""
+def test_a_module_with_other_parts_is_skipped(torch_backend, torch, capsys):
+    """The kernel does not support the module's parts."""
     model = FAMILIES["bert"].build(hidden_act="quick_gelu")
     printed = reasons(torch_backend, model, capsys)
     assert "kept BertIntermediate (2): activation QuickGELUActivation is not among those of the kernel" in printed
@@ -237,7 +239,7 @@ def test_a_product_without_a_bias(torch_backend, torch, models, random):
 
 
 def test_a_part_that_is_exchanged_later_is_called(torch_backend, torch, random):
-    """As an adapter does it; and the hooks of a part that is there see it called."""
+    """An adapter replaces parts; hooks of the present part are called."""
     model = FAMILIES["gpt2"].build("float64", torch_backend.device)
     converted(torch_backend.functions, model)
     plain = copy.deepcopy(model)
@@ -264,7 +266,7 @@ def test_a_part_that_is_exchanged_later_is_called(torch_backend, torch, random):
 
 
 def test_a_subclass_of_a_layer_of_ours_is_called(torch_backend, torch, random):
-    """In a block as well, which would else add and normalize in one pass."""
+    """Also in a block, which otherwise adds and normalizes in one pass."""
 
     class Twice(torch_backend.functions.nn.LayerNorm):
         def forward(self, x):
@@ -276,14 +278,14 @@ def test_a_subclass_of_a_layer_of_ours_is_called(torch_backend, torch, random):
     plain = model(tokens).logits
     converted(torch_backend.functions, model)
     assert_close(torch, [model(tokens).logits], [plain])
-    model.transformer.h[1].ln_2.__class__ = Twice  # later
+    model.transformer.h[1].ln_2.__class__ = Twice  # replaced after the conversion
     got = model(tokens).logits
     torch_backend.functions.revert(model)
     assert_close(torch, [got], [model(tokens).logits])
 
 
 def test_attention_to_an_encoder(torch_backend, torch, random):
-    """transformers' own code, in a block that is converted for when there is none."""
+    """Cross-attention runs transformers' own code, in a block converted for calls without an encoder."""
     model = FAMILIES["gpt2"].build("float64", torch_backend.device, add_cross_attention=True)
     tokens = torch.from_numpy(random.integers(0, 128, (ROWS, LENGTH))).to(torch_backend.device)
     encoded = torch.from_numpy(random.normal(size=(ROWS, 5, 64))).to(torch_backend.device)
@@ -299,7 +301,7 @@ def test_attention_to_an_encoder(torch_backend, torch, random):
 
 
 @pytest.mark.parametrize("up", [0.5, "sparse"])
-def test_a_gate_times_what_no_kernel_takes(torch_backend, torch, up):
+def test_a_gate_times_an_unsupported_factor(torch_backend, torch, up):
     from fusedops.torch.conversion.hf.mlp import gated
 
     gate = torch.randn(3, 4, device=torch_backend.device)
@@ -309,7 +311,7 @@ def test_a_gate_times_what_no_kernel_takes(torch_backend, torch, up):
 
 
 def test_layers_of_a_projection(torch_backend, torch, transformers):
-    """Moshi's depth decoder has weights for many layers, of which a call names one, or one for each position."""
+    """Moshi's depth decoder has weights for many layers; a call selects one, or one for each position."""
     from transformers.models.moshi import modeling_moshi
 
     fo = torch_backend.functions
@@ -326,7 +328,7 @@ def test_layers_of_a_projection(torch_backend, torch, transformers):
         torch.testing.assert_close(got, wanted)
 
 
-def test_a_subclass_of_no_grad_is_kept(torch_backend, torch):
+def test_a_subclass_of_no_grad_is_skipped(torch_backend, torch):
     from fusedops.torch.conversion.hf.code import without_no_grad
 
     def plain():

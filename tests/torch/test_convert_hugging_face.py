@@ -1,4 +1,4 @@
-"""What else is done with a converted model of transformers: saved, copied, watched, checkpointed, given a loss."""
+"""Further uses of a converted model of transformers: saving, copying, hooks, checkpoints, losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kinds(model):
 
 
 def assert_close(got, expected):
-    """Equal but for the last bits of float32: a kernel was called in another place, or not called."""
+    """Equal except for the last bits of float32: a kernel was called in another place, or not called."""
     for x, y in zip(got, expected, strict=True):
         x, y = x.detach().cpu(), y.detach().cpu()
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5 * y.abs().max().item())
@@ -38,7 +38,7 @@ def assert_close(got, expected):
 
 def test_the_guide_shows_what_is_printed(torch_cpu, fo, transformers, capsys):
     config = transformers.LlamaConfig(num_hidden_layers=2, hidden_size=512, intermediate_size=1376)
-    with torch_cpu.torch.device("meta"):  # no numbers are needed
+    with torch_cpu.torch.device("meta"):  # the report needs no numbers
         llama = transformers.LlamaForCausalLM(config)
     fo.convert(llama)
     printed = capsys.readouterr().out
@@ -48,7 +48,7 @@ def test_the_guide_shows_what_is_printed(torch_cpu, fo, transformers, capsys):
     assert "0 of 30 modules of 'LlamaForCausalLM' replaced, 13 are fusedops's already" in capsys.readouterr().out
 
 
-# How often each kernel is called in the forward of 2 layers; a block's second norm is called with the sum before it.
+# Calls of each kernel in the forward of 2 layers; a block's second norm is fused with the preceding sum.
 KERNELS = {
     "llama": {"attention": 2, "rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
     "mixtral": {"attention": 2, "rms_norm": 3, "add_rms_norm": 2, "rope": 4, "gated_act": 2, "cross_entropy": 1},
@@ -58,7 +58,7 @@ KERNELS = {
 }
 
 
-# On a GPU the products before them are computed as well.
+# On a GPU the preceding products are computed as well.
 WITH_PRODUCTS = {"linear": "bias_act", "gated_linear": "gated_act"}
 
 
@@ -126,13 +126,13 @@ def test_gradient_checkpointing(fo, models, llama, inputs, use_reentrant):
     llama.train()
     converted(fo, llama)
     plain, calls = models.results(llama, inputs), []
-    # The last transformers for Python 3.10 knows it by the second name alone.
+    # The last transformers for Python 3.10 has only the second name.
     enable = getattr(llama, "activation_checkpointing_enable", None) or llama.gradient_checkpointing_enable
     enable({"use_reentrant": use_reentrant})
     for layer in llama.model.layers:
         layer.mlp.register_forward_pre_hook(lambda *_: calls.append(None))
     got = models.results(llama, inputs)
-    assert len(calls) == 2 * len(llama.model.layers)  # once more in the backward
+    assert len(calls) == 2 * len(llama.model.layers)  # the backward recomputes them
     assert_close(got, plain)
 
 
@@ -143,7 +143,7 @@ def test_hidden_states_and_attentions(fo, llama, inputs):
     got = llama(**inputs, output_hidden_states=True, output_attentions=True)
     assert (len(got.hidden_states), len(got.attentions)) == (3, 2)
     assert_close((*got.hidden_states, *got.attentions), (*plain.hidden_states, *plain.attentions))
-    llama.set_attn_implementation("sdpa")  # for which transformers asks the class for its module
+    llama.set_attn_implementation("sdpa")  # transformers asks the class for its module
     assert_close([llama(**inputs).logits], [plain.logits])
 
 
@@ -160,7 +160,7 @@ def test_hooks_of_what_the_kernels_compute_as_well_are_called(fo, llama, inputs,
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_hooks_of_all_modules_are_called(torch_backend, fo, transformers, inputs, name):
-    """Those that torch has beside the hooks of a module."""
+    """torch's global module hooks."""
     model = FAMILIES[name].build(device=torch_backend.device)
     names = {module: path for path, module in model.named_modules()}
     seen = []
@@ -219,7 +219,7 @@ def test_norms_that_were_kept_need_no_block(fo, llama, inputs, transformers, cap
 
 
 def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
-    """A class of a known name that does more, a module that lacks something, a function that somebody exchanged."""
+    """A class of a known name with more code, a module that lacks an attribute, a replaced function."""
     from fusedops.torch.conversion import hf
     from fusedops.torch.conversion.hf import residual
 
@@ -251,7 +251,7 @@ def test_other_versions_of_transformers(fo, llama, capsys, monkeypatch):
         assert sentence in printed
 
 
-def test_a_part_that_is_gone(fo, llama, capsys):
+def test_a_missing_part(fo, llama, capsys):
     converted(fo, llama)
     del llama.model.layers[0].mlp.act_fn
     fo.convert(llama)
@@ -260,8 +260,8 @@ def test_a_part_that_is_gone(fo, llama, capsys):
     assert "kept LlamaMLP 'model.layers.0.mlp': it has no attribute act_fn" in printed
 
 
-def test_what_was_exchanged_for_a_while(torch_cpu, transformers, monkeypatch):
-    """A class that nothing was made of is looked at anew."""
+def test_a_class_is_examined_again_after_a_temporary_change(torch_cpu, transformers, monkeypatch):
+    """The verdict on a class without converted instances is not cached."""
     from transformers.models.mistral import modeling_mistral
 
     from fusedops.torch.conversion import hf
@@ -299,7 +299,7 @@ def test_norms_of_mixed_dtypes(torch_backend, fo, transformers, name, of_input, 
     x = torch.randn(3, 32, dtype=getattr(torch, of_input), device=torch_backend.device)
     plain = norm(x)
     assert type(converted(fo, norm)) is not type(norm).original
-    coarsest = torch.bfloat16 if "bfloat16" in (of_input, of_weight) else torch.float32  # which transformers rounds to
+    coarsest = torch.bfloat16 if "bfloat16" in (of_input, of_weight) else torch.float32  # transformers rounds to it
     torch.testing.assert_close(norm(x), plain, rtol=4 * torch.finfo(coarsest).eps, atol=0)  # of the same dtype, too
 
 
@@ -317,8 +317,8 @@ def test_an_activation_without_a_kernel(fo, transformers, capsys):
     assert sentence in capsys.readouterr().out
 
 
-def test_rotations_that_the_kernel_does_not_have(torch_backend, transformers):
-    """Angles with a gradient, and those that are not there twice."""
+def test_rotations_without_a_kernel(torch_backend, transformers):
+    """Angles with a gradient, and angles that are not repeated."""
     torch = torch_backend.torch
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 

@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of linear layers whose rows are not aligned: they are fused as others are."""
+"""fusedops.torch.convert of linear layers whose rows are not aligned: they are fused like others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN = "fusedops.torch.conversion.linear.PlainLinear"
 
 @pytest.fixture
 def torch(torch_backend, monkeypatch):
-    """Layers of any size become ours, as large ones do."""
+    """Layers of any size are converted, as large ones are."""
     from fusedops.torch.conversion import linear
 
     monkeypatch.setattr(linear, "_FEWEST_WEIGHTS", 0)
@@ -52,8 +52,8 @@ def test_sequential(torch_backend, torch, fo, compiled, capsys):
 
 
 @pytest.mark.parametrize("name", ["GatedLinear", "LinearCrossEntropyLoss"])
-def test_layers_of_ours(torch_backend, torch, fo, name):
-    """A linear layer within one of them, which is converted with a model around it."""
+def test_linear_layers_inside_fusedops_layers(torch_backend, torch, fo, name):
+    """A linear layer inside a fusedops layer is converted with the surrounding model."""
     layer = getattr(fo.nn, name)(12, 23).to(torch_backend.device)
     converted(fo, torch.nn.ModuleList([layer]))
     assert {type(child).__name__ for child in layer.children()} == {"PlainLinear"}
@@ -61,7 +61,8 @@ def test_layers_of_ours(torch_backend, torch, fo, name):
 
 
 def test_the_compiler_sees_the_same(torch, fo):
-    """The inputs of a graph in the same order: it decides for which products of the backward rows are padded."""
+    """The inputs of a graph have the same order, which decides whose rows the compiler pads for products of the
+    backward."""
     model, graphs = torch.nn.Linear(12, 23), []
 
     def backend(graph, _):
@@ -76,8 +77,8 @@ def test_the_compiler_sees_the_same(torch, fo):
     assert len(graphs) == 2 and graphs[0] == graphs[1]
 
 
-def test_a_class_made_of_it_is_another(torch, fo):
-    """As by parametrizations."""
+def test_a_class_derived_by_parametrizations_is_not_fused(torch, fo):
+    """It is another class than the converted one."""
     model = converted(fo, torch.nn.Sequential(torch.nn.Linear(12, 23), torch.nn.SiLU()))
     torch.nn.utils.parametrizations.weight_norm(model[0])
     x = torch.randn(4, 12)

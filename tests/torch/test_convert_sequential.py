@@ -1,4 +1,4 @@
-"""fusedops.torch.convert of torch.nn.Sequential: a linear layer and the activation behind it are one operator."""
+"""fusedops.torch.convert of torch.nn.Sequential: a linear layer and the following activation are one operator."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ACTIVATIONS = {
 }
 
 
-OF_THE_RESULT = ("relu", "sigmoid", "tanh")  # from which torch computes their gradients
+OF_THE_RESULT = ("relu", "sigmoid", "tanh")  # torch computes their gradients from the result
 
 
 class Chain(nn.Sequential):
-    """A subclass that runs its modules as torch.nn's class does."""
+    """A subclass that runs its modules like torch.nn's class."""
 
 
 class Doubled(nn.Sequential):
@@ -54,8 +54,8 @@ def place(torch_backend):
 
 
 @pytest.fixture
-def seen(monkeypatch):
-    """The activations that the operator has computed, by name, and what the kernel of a bias alone has."""
+def fused(monkeypatch):
+    """The activations that the operator has computed, by name, and the calls of the bias kernel."""
     from fusedops.torch.conversion.hf import dense
 
     calls = []
@@ -80,7 +80,7 @@ def mlp(activation=nn.GELU, bias=True):
 
 
 def results(model, x):
-    """The output, its gradient with respect to the input, and to every parameter."""
+    """The output and the gradients of the input and of every parameter."""
     x = x.detach().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -95,49 +95,49 @@ def arrays(backend, model, x):
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_results_are_as_accurate_and_revert_brings_the_bits_back(torch_backend, fo, seen, activation, bias, dtype):
+def test_results_are_as_accurate_and_revert_restores_the_bits(torch_backend, fo, fused, activation, bias, dtype):
     model = mlp(ACTIVATIONS[activation], bias).to(getattr(torch, dtype))
     x = torch.randn(4, 7, 12).to(getattr(torch, dtype))
     wide = copy.deepcopy(model).double()
     plain, exact = arrays(torch_backend, model, x), arrays(torch_backend, wide, x.double())
     converted(fo, model)
     got = arrays(torch_backend, model, x)
-    if dtype == "float64":  # both sum up to 28 terms in each of seven products, one after the other
+    if dtype == "float64":  # both sum up to 28 terms in each of seven products, in sequence
         assert_each_close(got, plain, rtol=0, terms=7 * 28)
     else:
         assert_as_accurate(got, plain, exact, dtype)
     name = activation.removesuffix("_inplace")
     first = name not in OF_THE_RESULT
     if torch_backend.device == "cuda" or dtype != "bfloat16":
-        assert seen == [("linear", name)] * first + [("linear", "silu")]
-    else:  # where torch's own product is the faster one
-        assert seen == [("bias_act", name)] * (first and bias) + [("bias_act", "silu")]
+        assert fused == [("linear", name)] * first + [("linear", "silu")]
+    else:  # where torch's own product is faster
+        assert fused == [("bias_act", name)] * (first and bias) + [("bias_act", "silu")]
     fo.revert(model)
     assert type(model) is nn.Sequential
     assert_same_bits(arrays(torch_backend, model, x)[0], plain[0])
 
 
 @pytest.mark.parametrize("activation", OF_THE_RESULT)
-def test_nothing_more_is_kept_for_the_backward(fo, seen, activation, capsys):
-    """An activation whose gradient torch computes from the result is fused where there is no gradient."""
+def test_no_more_is_saved_for_the_backward(fo, fused, activation, capsys):
+    """An activation whose gradient torch computes from the result is fused only without gradients."""
     model, x = nn.Sequential(nn.Linear(12, 24), ACTIVATIONS[activation]()), torch.randn(3, 12)
     plain = model(x)
     fo.convert(model)
     assert f"{MIXIN}, where no gradient is recorded" in capsys.readouterr().out
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda y: kept.append(y.shape) or y, lambda y: y):
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda y: saved.append(y.shape) or y, lambda y: y):
         assert_same_bits(model(x).detach().cpu().numpy(), plain.detach().cpu().numpy())
-    assert kept.count((3, 24)) == 1 and not seen
+    assert saved.count((3, 24)) == 1 and not fused
     with torch.no_grad():
         torch.testing.assert_close(model(x), plain)
     model.requires_grad_(False)
     torch.testing.assert_close(model(x), plain)
-    assert seen == [("linear", activation)] * 2
+    assert fused == [("linear", activation)] * 2
 
 
 @pytest.mark.parametrize("learned", ["weight", "bias", "neither"])
-def test_nothing_more_is_kept_beside_frozen_parameters(fo, seen, learned, capsys):
-    """Torch keeps the input for the gradient of the weight alone."""
+def test_no_more_is_saved_with_frozen_parameters(fo, fused, learned, capsys):
+    """Torch saves the input for the gradient of the weight alone."""
     model, x = nn.Sequential(nn.Linear(12, 24), nn.GELU()), torch.randn(3, 12, requires_grad=True)
     for name, parameter in model[0].named_parameters():
         parameter.requires_grad_(name == learned)
@@ -145,21 +145,21 @@ def test_nothing_more_is_kept_beside_frozen_parameters(fo, seen, learned, capsys
     for convert in (False, True):
         if convert:
             fo.convert(model)
-        kept = []
-        with torch.autograd.graph.saved_tensors_hooks(lambda y, kept=kept: kept.append(y.shape) or y, lambda y: y):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda y, saved=saved: saved.append(y.shape) or y, lambda y: y):
             model(x)
-        sizes.append(sum(shape.numel() for shape in kept if shape[0] == 3))
+        sizes.append(sum(shape.numel() for shape in saved if shape[0] == 3))
     assert sizes[1] == sizes[0]
     printed = capsys.readouterr().out
     assert ("where no gradient is recorded" in printed) == ("kept GELU" in printed) == (learned != "weight")
-    assert seen == [("linear", "gelu")] * (learned == "weight")
+    assert fused == [("linear", "gelu")] * (learned == "weight")
     with torch.no_grad():
         model(x)
-    assert seen[-1] == ("linear", "gelu")
+    assert fused[-1] == ("linear", "gelu")
 
 
-def test_the_report_says_which_activations_are_computed(fo, capsys):
-    """In every call: ReLU runs by itself in training."""
+def test_the_report_names_the_fused_activations(fo, capsys):
+    """Those fused in every call: ReLU runs separately in training."""
     fo.convert(nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 8), nn.GELU()))
     printed = capsys.readouterr().out.splitlines()
     assert printed[1] == f"     1 Sequential -> {MIXIN}"
@@ -167,25 +167,25 @@ def test_the_report_says_which_activations_are_computed(fo, capsys):
 
 
 @pytest.mark.parametrize("shape", [(12,), (1, 12), (0, 12), (2, 0, 12)], ids=str)
-def test_few_rows_and_none(fo, seen, shape):
+def test_few_rows_and_none(fo, fused, shape):
     model, x = mlp(), torch.randn(shape)
     plain = results(model, x)
     converted(fo, model)
     got = results(model, x)
-    assert len(seen) == 2
+    assert len(fused) == 2
     torch.testing.assert_close(got, plain)
 
 
-def test_one_element(fo, seen):
+def test_one_element(fo, fused):
     model, x = nn.Sequential(nn.Linear(1, 1), nn.SiLU()), torch.randn(1)
     plain = results(model, x)
     converted(fo, model)
     torch.testing.assert_close(results(model, x), plain)
-    assert seen == [("linear", "silu")]
+    assert fused == [("linear", "silu")]
 
 
-def test_dropout_behind(fo, seen):
-    """It is drawn as it would be behind modules of their own, in training alone."""
+def test_dropout_after_the_activation(fo, fused):
+    """Drawn as after separate modules, in training only."""
     model = nn.Sequential(nn.Linear(12, 24), nn.GELU(), nn.Dropout(0.5), nn.Linear(24, 8), nn.ReLU(), nn.Dropout(0.5))
     converted(fo, model)
     parts, x = [*model], torch.randn(6, 12)
@@ -204,12 +204,12 @@ def test_dropout_behind(fo, seen):
                 found.append(run(x))
         torch.testing.assert_close(*found)
         assert (found[0] == 0).float().mean() > 0.5 if training else True
-    assert seen == [("linear", "gelu"), ("linear", "relu")] * 2
+    assert fused == [("linear", "gelu"), ("linear", "relu")] * 2
 
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Chain])
-def test_training_goes_on_as_before(fo, kind):
-    """Converted after a few steps, with the optimizer that it has."""
+def test_training_continues_after_the_conversion(fo, kind):
+    """Converted after a few steps, with the same optimizer."""
 
     def losses(convert):
         torch.manual_seed(0)
@@ -222,8 +222,8 @@ def test_training_goes_on_as_before(fo, kind):
     assert plain[-1] < plain[0] / 2
 
 
-def test_nested_and_shared(fo, seen):
-    """An activation at the end of one Sequential is not behind a linear layer at the end of another."""
+def test_nested_and_shared(fo, fused):
+    """An activation at the end of one Sequential does not follow a linear layer at the end of another."""
     act = nn.SiLU()
     inner = nn.Sequential(nn.Linear(12, 12), act)
     model = nn.Sequential(inner, nn.Sequential(nn.Linear(12, 12)), act, inner, nn.Linear(12, 3), nn.SiLU())
@@ -232,11 +232,11 @@ def test_nested_and_shared(fo, seen):
     converted(fo, model)
     assert type(model[1]) is nn.Sequential
     torch.testing.assert_close(results(model, x), plain)
-    assert seen == [("linear", "silu")] * 2 + [("linear", "silu")]
+    assert fused == [("linear", "silu")] * 2 + [("linear", "silu")]
 
 
 class Adapter(nn.Module):
-    """As of a library that puts itself in the place of a linear layer."""
+    """Like a library's adapter that replaces a linear layer."""
 
     def __init__(self, base):
         super().__init__()
@@ -325,8 +325,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("order", ["before", "after"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_is_changed_in_it_counts(fo, seen, change, order):
-    """Before the conversion and after it."""
+def test_changed_modules_are_respected(fo, fused, change, order):
+    """Changes before and after the conversion."""
     x, found = torch.randn(5, 12), []
     for convert in (False, True):
         torch.manual_seed(0)
@@ -334,27 +334,27 @@ def test_what_is_changed_in_it_counts(fo, seen, change, order):
         if convert and order == "after":
             converted(fo, model)
             model(x)
-            seen.clear()
+            fused.clear()
         CHANGES[change](model)
         if convert and order == "before":
             converted(fo, model)
         found.append(results(model, x))
     torch.testing.assert_close(*found)
     first = [("linear", "gelu_tanh")] if change == "with_another_formula" else []
-    assert seen == [*first, ("linear", "silu")]
+    assert fused == [*first, ("linear", "silu")]
 
 
-def test_a_lazy_layer_is_fused_once_it_has_its_weight(fo, seen):
+def test_a_lazy_layer_is_fused_once_it_has_its_weight(fo, fused):
     model = nn.Sequential(nn.LazyLinear(24), nn.GELU(), nn.Linear(24, 8), nn.SiLU())
     converted(fo, model)
     x = torch.randn(5, 12)
     first = model(x)
-    assert seen == [("linear", "silu")]
+    assert fused == [("linear", "silu")]
     torch.testing.assert_close(model(x), first)
-    assert seen[1:] == [("linear", "gelu"), ("linear", "silu")]
+    assert fused[1:] == [("linear", "gelu"), ("linear", "silu")]
 
 
-def test_what_the_operator_does_not_take(fo):
+def test_inputs_that_the_operator_refuses(fo):
     model = nn.Sequential(nn.Identity(), nn.Linear(12, 24), nn.GELU())
     converted(fo, model)
     with pytest.raises(TypeError, match="linear"):
@@ -391,8 +391,8 @@ def test_report(fo, capsys):
         f"     1 Sequential -> {MIXIN}, where its linear layers and activations have no hook, and no weight "
         "has a main_grad",
     ]
-    kept = [line.partition(", ")[0] for line in printed if "kept" in line]
-    assert kept == [
+    skipped = [line.partition(", ")[0] for line in printed if "kept" in line]
+    assert skipped == [
         "  kept ReLU (3): torch's own kernel serves as well",
         "  kept Sequential 'elu': activation ELU is not among those of the kernel",
         "  kept Sequential 'set': its forward is an attribute of its own",
@@ -408,7 +408,7 @@ def test_report(fo, capsys):
     assert {type(module) for module in model.values()} == {nn.Sequential, Chain, Doubled}
 
 
-def test_modules_that_nobody_takes_for_a_linear_layer(fo, capsys):
+def test_modules_that_resemble_no_linear_layer(fo, capsys):
     class Unsized(nn.Module):
         @property
         def out_features(self):
@@ -420,7 +420,7 @@ def test_modules_that_nobody_takes_for_a_linear_layer(fo, capsys):
 
 
 @pytest.mark.parametrize("kind", [nn.Sequential, Chain])
-def test_it_is_the_container_that_it_was(fo, kind):
+def test_the_container_behaves_as_before(fo, kind):
     named = OrderedDict(first=nn.Linear(12, 24), act=nn.GELU(), second=nn.Linear(24, 8), last=nn.SiLU())
     model, x = kind(named), torch.randn(5, 12)
     plain, text, state = model(x), str(model), copy.deepcopy(model.state_dict())
@@ -451,7 +451,7 @@ def test_copies(fo, kind):
 
 
 class Counted(nn.Sequential):
-    """Says itself how it is copied."""
+    """Defines its own copying."""
 
     def __init__(self, n):
         super().__init__(nn.Linear(n, n), nn.GELU())
@@ -461,7 +461,7 @@ class Counted(nn.Sequential):
         return (Counted, (self.n,))
 
 
-def test_a_reduce_of_its_own(fo, capsys):
+def test_a_custom_reduce(fo, capsys):
     model = fo.convert(nn.ModuleList([Counted(3), nn.LayerNorm(3)]))
     assert "kept Counted '0': its class has a __reduce__ of its own" in capsys.readouterr().out
     for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -490,27 +490,27 @@ def test_compiled(torch_backend, fo):
     torch.testing.assert_close(results(compiled, x), expected)
     if torch_backend.device == "cpu":  # on a GPU, so small a product is left to the compiler
         assert graphs[0].count("fusedops.linear") == 3
-    model[2] = nn.ReLU()  # compiled anew
+    model[2] = nn.ReLU()  # recompiled
     torch.testing.assert_close(compiled(x), model(x))
     torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x))
 
 
-def test_autocast(torch_backend, fo, seen):
+def test_autocast(torch_backend, fo, fused):
     model, x = mlp(), torch.randn(6, 12)
     exact = arrays(torch_backend, copy.deepcopy(model).double(), x.double())
     with torch.autocast(torch_backend.device, torch.bfloat16):
         plain = arrays(torch_backend, model, x)
         got = arrays(torch_backend, converted(fo, model), x)
     assert_as_accurate(got, plain, exact, "bfloat16")
-    assert len(seen) == 2
+    assert len(fused) == 2
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("activation", ["gelu", *OF_THE_RESULT])
 def test_recorded(fo, activation):
-    """torch.fx goes through it, as through torch's own; what TorchScript has traced has gradients, too.
+    """torch.fx traces through it, as through torch's own; traced TorchScript has gradients, too.
 
-    The tracer checks its graph by another one, made without gradients.
+    The tracer checks its graph against another trace, made without gradients.
     """
     model, x = converted(fo, mlp(ACTIVATIONS[activation])), torch.randn(6, 12)
     expected = results(model, x)
@@ -531,7 +531,7 @@ def test_onnx_gets_operators_of_torch(fo, monkeypatch):
 
 
 def test_transforms(fo):
-    """torch.func's, of which vmap loops over rows or folds them."""
+    """torch.func's transforms; vmap loops over rows or folds them."""
     model, x = converted(fo, mlp()), torch.randn(6, 12)
     plain = fo.revert(copy.deepcopy(model))
     for run in (torch.vmap, lambda model: torch.vmap(torch.func.jacrev(model))):
@@ -541,8 +541,8 @@ def test_transforms(fo):
         torch.testing.assert_close(model(x), plain(x))
 
 
-def test_classes_of_torch_s_own_are_left_alone(fo):
-    """torch.ao looks them up by their class."""
+def test_sequential_subclasses_of_torch_are_skipped(fo):
+    """torch.ao looks them up by class."""
     pair = torch.ao.nn.intrinsic.LinearReLU(nn.Linear(4, 4), nn.ReLU())
     converted(fo, nn.Sequential(nn.LayerNorm(4), pair))
     assert type(pair) is torch.ao.nn.intrinsic.LinearReLU

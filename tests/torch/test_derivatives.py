@@ -1,4 +1,4 @@
-"""PyTorch: derivatives of first and second order, reverse and forward, against numeric ones in float64."""
+"""PyTorch: first and second derivatives, reverse and forward mode, against numeric ones in float64."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_of_each_input_alone(torch_backend, spec, random):
 
 
 def test_third_order(torch_backend, spec, random):
-    """The formulas are made of operators that have formulas."""
+    """The formulas consist of operators that have formulas themselves."""
     torch = torch_backend.torch
     function, leaves = function_and_leaves(torch_backend, spec, spec.sample((2, 3), random))
 
@@ -105,7 +105,8 @@ def test_without_gradients(torch_backend, spec, mode, random):
 
 
 def test_second_order_of_mixed_dtypes(torch_backend, spec, random):
-    """bfloat16 beside float32 parameters: near what the same numbers give in float64, each in its own dtype."""
+    """bfloat16 inputs with float32 parameters: close to float64's results for the same numbers, each in its own
+    dtype."""
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
     narrow = torch_backend.tensors(sample, "bfloat16", spec)

@@ -23,7 +23,7 @@ def test_two_ranks(torch_backend, tmp_path):
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("other", [lambda *_: None, functools.partial(print)], ids=["function", "partial"])
 def test_another_attention_of_a_program(torch_backend, fo, monkeypatch, other, compiled):
-    """A program's own replacement of torch's attention shards nothing."""
+    """A program's own replacement of torch's attention does not shard."""
     torch = torch_backend.torch
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", other)
     x = torch.randn(1, 4, 2, 8, device=torch_backend.device)

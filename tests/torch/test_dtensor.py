@@ -61,7 +61,7 @@ def test_guide(torch_backend, tmp_path):
         assert all(f"rank {rank}: {printed}" in done.stdout for rank in (0, 1)), done.stdout
 
 
-# In one process, after the imports in the order that is given.
+# Runs in one process, after imports in the given order.
 ALONE = """
 import sys
 {imports}
@@ -92,7 +92,7 @@ LOOK = "import importlib.util, fusedops.torch; importlib.util.find_spec('torch.d
     ids=["before", "behind", "looked for"],
 )
 def test_order_of_imports(torch_cpu, imports):
-    """Strategies are registered, whatever is imported first."""
+    """Strategies are registered after any order of imports."""
     done = python(ALONE.format(imports=f"import torch; {imports}"), GLOO_SOCKET_IFNAME="lo")
     assert done.stdout.split() == ["None", "DTensor"], done.stderr
 
@@ -103,7 +103,7 @@ def test_nothing_is_imported_for_dtensors(torch_cpu):
 
 
 def test_another_version_of_pytorch(torch_cpu):
-    """One without the functions that register strategies: layers leave DTensors to torch, and functions say so."""
+    """Without the functions that register strategies, layers leave DTensors to torch, and functions refuse them."""
     imports = "import torch; sys.modules['fusedops.torch.distributed.strategies'] = None"
     done = python(ALONE.format(imports=imports), GLOO_SOCKET_IFNAME="lo")
     expected = "fusedops.rms_norm: x must be a torch.Tensor, or of a class that runs fused operators; got DTensor"

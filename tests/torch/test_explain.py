@@ -1,4 +1,4 @@
-"""fusedops.torch.explain: what it measures, and that the model stays as it came."""
+"""fusedops.torch.explain: its measurements, and that it restores the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ nn = torch.nn
 
 
 class Model(nn.Module):
-    """With whatever a step may change."""
+    """A model with all kinds of state that a step may change."""
 
     def __init__(self):
         super().__init__()
@@ -47,7 +47,7 @@ def x(torch_backend):
 
 
 def state(model):
-    """All that may not change, by value."""
+    """All state that must not change, by value."""
     return copy.deepcopy(
         {
             "classes": [type(module) for module in model.modules()],
@@ -62,14 +62,14 @@ def state(model):
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
-def test_the_model_stays_as_it_came(torch_backend, fo, x, training):
+def test_the_model_is_restored(torch_backend, fo, x, training):
     model = Model().to(torch_backend.device)
     model(x)["y"].sum().backward()
     model.train(training)
     model.head.weight.grad = None
     calls = []
     handle = model.body[1].register_forward_hook(lambda *_: calls.append(1))
-    outstanding = model(x)["y"].sum()  # whose backward reads the buffers
+    outstanding = model(x)["y"].sum()  # its backward reads the buffers
     before, last = state(model), model.last
     call = nn.Module.__call__
     explanation = fo.explain(model, x, scale=2.0)
@@ -86,13 +86,13 @@ def test_the_model_stays_as_it_came(torch_backend, fo, x, training):
     assert (explanation.ours.peak is not None) == (torch_backend.device == "cuda")
 
 
-def test_what_is_counted(torch_backend, fo, transformers, inputs_of_llama):
-    """Of a model whose norms are computed in the blocks around them; converted before, and not."""
+def test_calls_and_saved_bytes_of_a_converted_model(torch_backend, fo, transformers, inputs_of_llama):
+    """The norms of this model are computed in the surrounding blocks; converted before, and not."""
     model = FAMILIES["llama"].build(device=torch_backend.device)
     explanations = [fo.explain(model, **inputs_of_llama)]
     converted(fo, model)
     explanations.append(fo.explain(model, **inputs_of_llama))
-    assert hasattr(type(model.model.norm), "mixin")  # as it came
+    assert hasattr(type(model.model.norm), "mixin")  # unchanged
     for explanation in explanations:
         rows = {row.kind: row for row in explanation.rows}
         assert rows["LlamaRMSNorm"].replaced == rows["LlamaRMSNorm"].count > 2
@@ -114,9 +114,9 @@ def inputs_of_llama(torch_backend):
 
 
 def test_saved_bytes_by_hand(torch_backend, fo, x):
-    """The input and the weights are there anyway; a product keeps the other factor, and a tensor counts once."""
+    """The input and the weights exist anyway; a product saves the other factor, and a tensor counts once."""
     first, last = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
-    model = nn.Sequential(first, nn.Identity(), nn.ReLU(), last)  # whose activation is not right behind the product
+    model = nn.Sequential(first, nn.Identity(), nn.ReLU(), last)  # the activation does not directly follow the product
     explanation = fo.explain(model.to(x.device), x)
     rows = {row.kind: row.theirs.saved for row in explanation.rows}
     assert rows["ReLU"] == 16 * 8 * 4 and rows["Linear"] == 0
@@ -155,7 +155,7 @@ class Returns(nn.Module):
 
 
 class FSDPModule:
-    """What torch's fully_shard makes a module's class of."""
+    """Stands for the class that torch's fully_shard gives a module."""
 
 
 BAD = {
@@ -183,7 +183,7 @@ def test_an_error_of_the_model(torch_backend, fo, x):
 
 
 class Adding(nn.Module):
-    """What it adds to itself in its first forward must not stay."""
+    """Attributes added in the first forward must not stay."""
 
     def __init__(self):
         super().__init__()
@@ -196,7 +196,7 @@ class Adding(nn.Module):
         return self.norm(self.linear(model) * self.scale)
 
 
-def test_what_a_forward_adds_is_gone(torch_backend, fo, x):
+def test_attributes_added_by_a_forward_are_removed(torch_backend, fo, x):
     module = Adding().to(x.device)
     fo.explain(module, model=x)  # also the name of explain's own argument
     assert not hasattr(module, "scale") and [name for name, _ in module.named_modules()] == ["", "linear"]

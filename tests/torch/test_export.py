@@ -22,7 +22,7 @@ def sequential(torch, fo):
 
 
 class Layers(pytest.importorskip("torch").nn.Module):
-    """One of each of fusedops's own layers, and a function."""
+    """One of each fusedops layer, and a function."""
 
     def __init__(self, fo):
         super().__init__()
@@ -41,11 +41,11 @@ class Layers(pytest.importorskip("torch").nn.Module):
 
 
 def test_fx(torch, fo):
-    """Layers are leaves of the graph, as torch.nn's own are, and functions are nodes."""
+    """Layers are leaves of the graph, like torch.nn's own, and functions are nodes."""
     model, x = sequential(torch, fo), torch.randn(3, 12)
     graph = torch.fx.symbolic_trace(model)
     assert {node.op for node in graph.graph.nodes} == {"placeholder", "call_module", "output"}
-    for shape in ((3, 12), (2, 3, 12)):  # of which rank the input is decides which softmax is over the last dimension
+    for shape in ((3, 12), (2, 3, 12)):  # the rank decides which softmax is over the last dimension
         x = torch.randn(shape)
         assert graph(x).equal(model(x))
     assert type(fo.revert(graph).get_submodule("2")) is torch.nn.LayerNorm
@@ -61,7 +61,7 @@ def test_fx(torch, fo):
 
 
 def test_fx_of_a_layer_alone(torch, fo):
-    """It has no path by which a graph could call it: torch's own code is recorded."""
+    """A graph has no path to the layer, so torch's own code is recorded."""
     x = torch.randn(3, 4)
     for layer in (fo.nn.LayerNorm(4), fo.nn.RMSNorm(4, weight_offset=1.0)):
         torch.testing.assert_close(torch.fx.symbolic_trace(layer)(x), layer(x))
@@ -86,7 +86,7 @@ def test_torchscript_traces(torch, fo):
 
 
 def test_onnx_gets_operators_of_torch(torch, fo, monkeypatch):
-    """What torch.onnx.export records, it records of torch's own code."""
+    """torch.onnx.export records torch's own code."""
     import torch.onnx
 
     model, x = sequential(torch, fo), torch.randn(3, 12)
@@ -105,6 +105,6 @@ def test_onnx(torch, torch_backend, fo, tmp_path, dynamo):
         pytest.importorskip(package)
     model, x = sequential(torch, fo), torch.randn(3, 12)
     if not dynamo:
-        del model[3]  # the older exporter does not know torch's own rms_norm either
+        del model[3]  # the older exporter lacks torch's own rms_norm, too
     torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=dynamo)
     assert (tmp_path / "model.onnx").stat().st_size > 0

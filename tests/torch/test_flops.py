@@ -1,4 +1,4 @@
-"""PyTorch: torch's counter of floating-point operations counts ours as it counts its own."""
+"""PyTorch: torch's FLOP counter counts fusedops's operators like torch's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_products(torch_backend, fo, leading, wanted, transpose_a, transpose_b):
 
 
 def test_arguments_by_name(torch_cpu):
-    """Of the registered operator, which a graph may call so."""
+    """A graph may call the registered operator by argument names."""
     from torch.utils.flop_counter import FlopCounterMode
 
     torch = torch_cpu.torch
@@ -48,7 +48,7 @@ def test_arguments_by_name(torch_cpu):
 
 @pytest.mark.parametrize("call", ["plain", "dropout", "packed"])
 def test_attention(torch_backend, fo, call):
-    """As torch's formula for its own: all pairs, five products in the backward."""
+    """Same as torch's formula for its own attention: all pairs, five products in the backward."""
     from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
     torch = torch_backend.torch

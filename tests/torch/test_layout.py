@@ -1,4 +1,4 @@
-"""Any strides and any alignment give the answer of contiguous tensors; what comes out is contiguous."""
+"""Any strides and any alignment give the results of contiguous tensors; results are contiguous."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.specifications import BUILT_IN
 
 
 def laid_out(torch, layout, inputs):
-    """Offsets stay: some layouts repeat values, and others would be wrong."""
+    """Offsets keep their layout: some layouts repeat values, which makes offsets invalid."""
     changed = {name for name, x in inputs.items() if isinstance(x, torch.Tensor) and not name.startswith("offsets")}
     return {name: layout(x) if name in changed else x for name, x in inputs.items()}
 
 
 def of_layout(sample):
-    """What meets the strides: which tensors there are, their ranks, and the options that say where their dimensions
-    are. The others, such as a scale, do not."""
+    """The properties that interact with strides: the present tensors, their ranks, and the options that select
+    dimensions, but not others, such as a scale."""
     ranks = ((name, sample.inputs[name].ndim) for name in sample.tensors)
     places = ((key, value) for key, value in sample.options.items() if key == "seq_dim" or key.startswith("transpose_"))
     return (*ranks, *sorted(places))
@@ -48,7 +48,7 @@ def test_layout(torch_backend, spec, dtype, layout, random):
         assert all(output.is_contiguous() for output in outputs)
         if not spec.bits_follow_from_values:
             check_forward(torch_backend, spec, sample, inputs)
-        else:  # those of contiguous tensors are right: generic/test_reference.py, generic/test_shapes.py
+        else:  # contiguous results are verified by generic/test_reference.py and generic/test_shapes.py
             expected = torch_backend.call(spec.name, laid_out(torch, compact, inputs), sample.options)
             for got, output in zip(outputs, expected, strict=True):
                 assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(output), str(sample))
@@ -57,7 +57,7 @@ def test_layout(torch_backend, spec, dtype, layout, random):
 @pytest.mark.parametrize("spec", [spec for spec in BY_ROWS if spec.bits_follow_from_values], ids=str)
 @pytest.mark.parametrize("layout", [misaligned, rows_spaced_by_one], ids=lambda layout: layout.__name__)
 def test_layout_of_long_rows(torch_backend, spec, dtype, layout, random):
-    """Of which a GPU holds some in one block, some in several, some in none."""
+    """Rows that a GPU holds in one block, in several, or not at all."""
     torch = torch_backend.torch
     for columns in (12_000, 20_000, 40_000, 200_000):
         sample = rows(spec, 3, columns, random)
@@ -69,7 +69,7 @@ def test_layout_of_long_rows(torch_backend, spec, dtype, layout, random):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 def test_layout_backward(torch_backend, spec, layout, random):
-    """Of the inputs and of the upstream gradients, which often are expanded or transposed."""
+    """Layouts of the inputs and of the upstream gradients, which often are expanded or transposed."""
     torch = torch_backend.torch
     sample = spec.sample((3, 5, 65), random)
     inputs = laid_out(torch, layout, torch_backend.tensors(sample, "float32"))
@@ -89,7 +89,8 @@ def test_layout_backward(torch_backend, spec, layout, random):
 
 
 def test_negative_bit_when_compiled(torch_backend, spec, random):
-    """The bit of inputs and upstream gradients changes no value: they are those of eager code without it."""
+    """The negative bit of inputs and upstream gradients changes no value: results are those of eager code without
+    it."""
     torch = torch_backend.torch
     sample = spec.sample((3, 6), random)
     function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
@@ -123,7 +124,7 @@ def test_layout_of_updates(torch_backend, update, layout, way, random):
 
 @pytest.mark.parametrize("spaced", [spaced_rows, spaced_batches], ids=lambda layout: layout.__name__)
 def test_spaced_rows_take_the_same_path(torch_backend, spec, dtype, spaced, random):
-    """Rows that are spaced by whole vectors are read in place: the same bits, for matrix products too."""
+    """Rows spaced by whole vectors are read in place and give the same bits, also in matrix products."""
     for shape in ((40, 72), (3, 24, 64)):
         sample = spec.sample(shape, random)
         inputs = torch_backend.tensors(sample, dtype)
@@ -136,7 +137,7 @@ def test_spaced_rows_take_the_same_path(torch_backend, spec, dtype, spaced, rand
 @pytest.mark.parametrize("spec", [spec for spec in BUILT_IN if spec.least_rank > 0], ids=str)
 @pytest.mark.parametrize("spaced", [spaced_rows, rows_spaced_by_one], ids=lambda layout: layout.__name__)
 def test_spaced_rows_are_not_copied(torch_cpu, spec, spaced, random):
-    """Neither in the forward nor in the backward, where the upstream gradient has such rows as well."""
+    """Neither in the forward nor in the backward, where the upstream gradient has spaced rows as well."""
     torch = torch_cpu.torch
     sample = spec.sample((3, 40, 72), random)
     inputs = torch_cpu.tensors(sample, "float32")
@@ -152,7 +153,7 @@ def test_spaced_rows_are_not_copied(torch_cpu, spec, spaced, random):
 
 
 def test_channels_last(torch_backend, spec, random):
-    """Another memory format in, contiguous out."""
+    """The input has another memory format; the result is contiguous."""
     torch = torch_backend.torch
     sample = spec.sample((2, 3, 4, 5), random)
     inputs = torch_backend.tensors(sample, "float32")

@@ -1,4 +1,4 @@
-"""Layers whose weight's gradient is added to weight.main_grad: Linear, and torch's own after `convert`."""
+"""Layers that add the weight's gradient to weight.main_grad: Linear, and torch's own after `convert`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def torch(torch_backend):
 
 
 def give_main_grads(torch, model):
-    """As Megatron-LM does, to the weights of linear layers."""
+    """Sets main_grad on the weights of linear layers, like Megatron-LM."""
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):
             wide = torch.promote_types(module.weight.dtype, torch.float32)
@@ -27,7 +27,7 @@ def give_main_grads(torch, model):
 
 
 def summed(torch, layer, batches):
-    """The gradients of all parameters, summed up by autograd in the layer's dtype."""
+    """The gradients of all parameters, accumulated by autograd in the layer's dtype."""
     layer.zero_grad()
     for x in batches:
         layer(x).square().sum().backward()
@@ -66,7 +66,7 @@ def test_gradient_of_the_input(torch_backend, torch, fo):
 
 
 def test_small_gradients_are_not_lost(torch_backend, torch, fo):
-    """Sums of bfloat16 stop at 256 times what is added."""
+    """Sums in bfloat16 stop growing at 256 times the added value."""
     layer = fo.nn.Linear(8, 8, bias=False, device=torch_backend.device, dtype=torch.bfloat16)
     give_main_grads(torch, layer)
     x = torch.ones(1, 8, device=torch_backend.device, dtype=torch.bfloat16)
@@ -97,8 +97,8 @@ def test_without_a_gradient(torch_backend, torch, fo):
     assert x.grad is not None and (layer.weight.main_grad == 0).all()
 
 
-def test_programs_that_want_to_be_told(torch_backend, torch, fo):
-    """Megatron-LM's hook on a weight is called when its gradient is there, and asks where it is."""
+def test_hooks_see_the_finished_gradient(torch_backend, torch, fo):
+    """Megatron-LM's hook on a weight is called once its gradient is present, and reads its location."""
     layer, seen = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device)), []
     layer.weight.grad_added_to_main_grad = False
     layer.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad_added_to_main_grad))
@@ -126,7 +126,7 @@ def test_refused(torch_backend, torch, fo, main_grad, sentence):
 
 @pytest.mark.parametrize("x", [(4, 8), (8,)], ids=str)
 def test_a_main_grad_that_is_removed(torch_backend, torch, fo, x):
-    """The backward says so, whether the forward was of a matrix or a vector."""
+    """The backward raises an error, after a forward of a matrix or a vector."""
     layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
     y = layer(torch.randn(x, device=torch_backend.device, requires_grad=True))
     total = layer.weight.main_grad
@@ -138,11 +138,11 @@ def test_a_main_grad_that_is_removed(torch_backend, torch, fo, x):
 
 @pytest.mark.parametrize("uses", [1, 2])
 def test_streams(torch_gpu, uses):
-    """backward() waits for forwards on other streams, and their writes for each other, as for grad."""
+    """backward() waits for forwards on other streams, and serializes their writes, as for grad."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     layer = give_main_grads(torch, fo.nn.Linear(1024, 1024, bias=False, device="cuda"))
     x = torch.ones(2048, 1024, device="cuda")
-    older = layer(x)  # keeps the weight's node of autograd, which belongs to the default stream
+    older = layer(x)  # holds the weight's autograd node, which belongs to the default stream
     older.sum().backward(retain_graph=True)
     streams = [torch.cuda.Stream() for _ in range(uses)]
 
@@ -170,8 +170,8 @@ def test_streams(torch_gpu, uses):
 
 
 @pytest.mark.parametrize("total", [0, "bfloat16"])
-def test_what_is_left_to_the_program(torch_backend, torch, fo, total):
-    """A main_grad of 16 bits, as Megatron-LM has it without float32 sums."""
+def test_a_16_bit_main_grad_is_left_to_the_program(torch_backend, torch, fo, total):
+    """Megatron-LM has one if it does not accumulate in float32."""
     layer = fo.nn.Linear(8, 16, device=torch_backend.device)
     layer.weight.main_grad = total if total == 0 else torch.zeros_like(layer.weight, dtype=getattr(torch, total))
     layer(torch.ones(4, 8, device=torch_backend.device)).sum().backward()
@@ -179,8 +179,8 @@ def test_what_is_left_to_the_program(torch_backend, torch, fo, total):
     assert total == 0 or (layer.weight.main_grad == 0).all()
 
 
-def test_gradients_that_are_not_accumulated(torch_backend, torch, fo):
-    """main_grad changes where grad would."""
+def test_main_grad_changes_only_when_grad_would(torch_backend, torch, fo):
+    """Calls that do not accumulate into grad."""
     layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
     weight, bias = layer.weight, layer.bias
     x = torch.ones(4, 8, device=torch_backend.device, requires_grad=True)
@@ -193,7 +193,7 @@ def test_gradients_that_are_not_accumulated(torch_backend, torch, fo):
 
 
 def test_a_tied_weight(torch_backend, torch, fo):
-    """Its embedding's gradient is in grad, also where hooks want to be told."""
+    """The embedding's gradient is in grad, also if hooks are called."""
     layer = give_main_grads(torch, fo.nn.Linear(8, 16, bias=False, device=torch_backend.device))
     layer.weight.grad_added_to_main_grad = False
     tokens = torch.arange(4, device=torch_backend.device)
@@ -215,7 +215,7 @@ def test_norms_are_fused(torch_backend, torch, fo):
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoints(torch_backend, torch, fo, use_reentrant):
-    """What they unpack for the backward are other tensors."""
+    """Tensors that a checkpoint recomputes for the backward are other objects."""
     layer = give_main_grads(torch, fo.nn.Linear(8, 16, activation="gelu", device=torch_backend.device))
     x = torch.randn(4, 8, device=torch_backend.device, requires_grad=True)
     layer(x).sum().backward()
@@ -225,7 +225,7 @@ def test_checkpoints(torch_backend, torch, fo, use_reentrant):
 
 
 def test_programs_without_effects(torch_backend, torch, fo):
-    """torch.func's and torch.jit's: their gradients are in grad, or what they return."""
+    """Those of torch.func and torch.jit: their gradients are in grad, or returned."""
     layer = give_main_grads(torch, fo.nn.Linear(8, 16, device=torch_backend.device))
     x = torch.randn(4, 8, device=torch_backend.device)
     expected = torch.ones(16, 1, device=x.device) @ x.sum(0)[None]
@@ -241,7 +241,7 @@ def test_programs_without_effects(torch_backend, torch, fo):
 
 @pytest.mark.parametrize("name", ["llama", "bert", "phi3"])
 def test_convert(torch_backend, torch, fo, transformers, name):
-    """All products of a model, among them those that other layers would compute with what is behind them."""
+    """All products of a model, including those that other layers would fuse with the following operation."""
     model = FAMILIES[name].build("float64", torch_backend.device)
     inputs = {"input_ids": torch.arange(12, device=torch_backend.device)[None]}
     model(**inputs).logits.square().sum().backward()
@@ -265,7 +265,7 @@ def test_convert(torch_backend, torch, fo, transformers, name):
 
 
 def test_a_fused_loss(torch_backend, torch, fo, transformers, capsys):
-    """The head itself adds its gradient, so that it is called."""
+    """The head itself adds its gradient, so it is called."""
     model = FAMILIES["llama"].build("float64", torch_backend.device)
     tokens = torch.arange(12, device=torch_backend.device)[None]
     model(tokens, labels=tokens).loss.backward()

@@ -1,4 +1,4 @@
-"""PyTorch: torch.vmap over any of an operator's tensors gives what a loop over single calls gives, or its error."""
+"""PyTorch: torch.vmap over any of an operator's tensors gives the result of a loop over single calls, or its error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.helpers.bad_calls import CASES, of_tensors
+from tests.helpers.bad_calls import CASES, as_function
 from tests.helpers.calls import function_of
 from tests.helpers.checks import tuples
 from tests.helpers.maps import equal_sizes, is_batched, samples, selections, sentence
@@ -17,7 +17,7 @@ from tests.specifications import BUILT_IN, MAPPED_AT_ONCE
 
 
 def looped(torch, function, dims):
-    """`torch.vmap(function, dims)` as a loop, for first dimensions."""
+    """`torch.vmap(function, dims)` as a loop over first dimensions."""
 
     def run(*tensors):
         size = next(len(x) for x, d in zip(tensors, dims, strict=True) if d == 0)
@@ -28,7 +28,7 @@ def looped(torch, function, dims):
 
 
 def outcome(backend, function, tensors):
-    """The results, or the sentence of the error."""
+    """The results, or the error message."""
     try:
         return function(*tensors)
     except backend.errors as error:
@@ -49,7 +49,7 @@ def check(backend, got, expected, exact, label):
 
 
 def mapped(backend, spec, chosen, levels=1):
-    """A function of all tensors of each sample, these, and the dimensions over which vmap is to map it."""
+    """A function of all tensors of each sample, the tensors, and vmap's dimensions."""
     for sample in chosen:
         inputs = backend.tensors(sample, "float64")
         function = function_of(backend, spec, sample, inputs, sample.tensors)
@@ -60,7 +60,7 @@ def mapped(backend, spec, chosen, levels=1):
 
 
 def test_values_and_errors(torch_backend, spec, random):
-    """Every selection of tensors, of any rank: one whose slices the operator refuses is refused with its sentence."""
+    """Every selection of tensors of any rank: if the operator refuses a slice, the map raises the same message."""
     torch = torch_backend.torch
     for _, function, tensors, dims, label in mapped(torch_backend, spec, samples(spec, random)):
         expected = outcome(torch_backend, looped(torch, function, dims), tensors)
@@ -78,7 +78,7 @@ def test_maps_of_maps(torch_backend, spec, random):
 
 
 def test_gradients_within_and_without(torch_backend, spec, random):
-    """vmap of grad, which is a gradient of each call, and grad of vmap."""
+    """vmap of grad gives the gradient of each call."""
     torch = torch_backend.torch
     for sample, function, tensors, dims, label in mapped(torch_backend, spec, equal_sizes(spec, random)):
         wanted = tuple(i for i, name in enumerate(sample.tensors) if name in spec.differentiable(sample))
@@ -94,9 +94,9 @@ def test_gradients_within_and_without(torch_backend, spec, random):
 
 @pytest.mark.parametrize(("operator", "bad"), CASES)
 def test_refused_calls(torch_backend, operator, bad):
-    """With a further dimension in every tensor, or in one of them, a refused call stays refused."""
+    """With one more dimension in every tensor, or in one of them, a refused call stays refused."""
     torch = torch_backend.torch
-    function, tensors = of_tensors(torch_backend, operator, bad)
+    function, tensors = as_function(torch_backend, operator, bad)
     if not tensors:
         pytest.skip("no tensor to map")
     for chosen in {tuple(range(len(tensors))), *((i,) for i in range(len(tensors)))}:
@@ -126,7 +126,7 @@ def calls_of(torch, function, tensors):
 
 @pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_one_call(torch_backend, spec, random):
-    """Calls with shared parameters are one call if the operator is batched, else a loop."""
+    """Calls with shared parameters are one call if the operator is batched, otherwise a loop."""
     from fusedops.torch.library import TABLE
 
     torch = torch_backend.torch
@@ -140,8 +140,8 @@ def test_one_call(torch_backend, spec, random):
 
 
 @pytest.mark.parametrize(("scaling", "count"), [("row", 1), ("block", 1), ("tensor", 4)])
-def test_options_decide(torch_backend, fo, scaling, count):
-    """Rows, or blocks of them, have scales of their own; one scale of a tensor belongs to one call."""
+def test_scaling_options_decide_between_one_call_and_a_loop(torch_backend, fo, scaling, count):
+    """Rows and blocks have their own scales; a scale of the whole tensor belongs to one call."""
     torch = torch_backend.torch
     x = torch.randn(4, 3, 6, device=torch_backend.device)
 
@@ -156,8 +156,7 @@ def test_options_decide(torch_backend, fo, scaling, count):
 
 @pytest.mark.parametrize("spec", BUILT_IN, ids=str)
 def test_compiled(torch_backend, spec, random):
-    """Values where the compiler has symbols for the sizes, and errors also where it knows them: only the sentences
-    differ."""
+    """Values with symbolic sizes; errors also with known sizes. Only the messages differ."""
     torch = torch_backend.torch
     sample = spec.sample((3,) * max(1, spec.least_rank), random)
     for _, function, tensors, dims, label in mapped(torch_backend, spec, [sample]):
@@ -180,7 +179,7 @@ LAYERS = (*LAYER_CASES, Case("MultiheadAttention", (8, 2), {"batch_first": True}
 
 @pytest.mark.parametrize("case", LAYERS, ids=str)
 def test_gradients_of_layers(torch_backend, case, random):
-    """A gradient of a layer's parameters and floating inputs for each sample, as for differential privacy."""
+    """Per-sample gradients of a layer's parameters and floating inputs, as for differential privacy."""
     torch = torch_backend.torch
     layer = ours(case).to(torch_backend.device, torch.float64)
     set_random_parameters([layer], random)

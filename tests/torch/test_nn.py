@@ -1,4 +1,4 @@
-"""The PyTorch layers: values and gradients against torch's own, what is left to torch, errors, autocast."""
+"""The PyTorch layers: values and gradients against torch's own, calls left to torch, errors, autocast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NORMS = ("RMSNorm", "LayerNorm")
 
 
 def layers(case, backend, dtype, random):
-    """Our layer in this dtype, and the reference in float64, with the same parameters."""
+    """The fusedops layer in this dtype, and the reference in float64, with the same parameters."""
     torch = backend.torch
     made = (
         ours(case).to(backend.device, getattr(torch, dtype)),
@@ -36,7 +36,7 @@ def layers(case, backend, dtype, random):
 
 
 def assert_close(backend, case, got, expected, dtype):
-    """Each of the results; the reference errs as well, which counts beside float64."""
+    """Compares each result. The reference errs as well, which matters for float64."""
     arrays = case.arrays(np.random.default_rng(0))
     terms = max(arrays[0].size // min(arrays[0].shape), max(arrays[0].shape))  # of the longest sum
     for i, (value, exact) in enumerate(zip(got, expected, strict=True)):
@@ -46,8 +46,8 @@ def assert_close(backend, case, got, expected, dtype):
         assert_accurate(backend.to_numpy(value), exact, magnitude, 4 * any_order(terms), label, storage)
 
 
-def test_a_missing_kernel_is_said(torch_cpu, monkeypatch):
-    """It is no matter of the inputs, for which torch's own layer would stand in."""
+def test_a_missing_kernel_is_an_error(torch_cpu, monkeypatch):
+    """The error is not about inputs, for which torch's own layer would be consulted."""
     torch, fo = torch_cpu.torch, torch_cpu.functions
     sentence = "fusedops: cross_entropy was called on a GPU, and this build has no CUDA kernels"
     monkeypatch.setattr(fo, "cross_entropy", lambda *_, **__: (_ for _ in ()).throw(RuntimeError(sentence)))
@@ -144,7 +144,7 @@ def test_integers_meet_the_error_of_torch(torch_backend, torch, fnn, dtype):
 @pytest.mark.parametrize("of_input", ["float64", "float32", "float16"])
 @pytest.mark.parametrize("layer", ["RMSNorm", "LayerNorm"])
 def test_pairs_of_dtypes_without_a_kernel_are_left_to_torch(torch_backend, torch, fnn, layer, of_input, autocast):
-    """Whether it computes them, as under CUDA's autocast, or has an error."""
+    """Either torch computes them, as under CUDA's autocast, or it raises an error."""
     x = torch_backend.from_numpy(numbers((4, 8), np.random.default_rng(0))).to(getattr(torch, of_input))
     layers = [getattr(of, layer)(8, device=x.device, dtype=torch.bfloat16) for of in (fnn, torch.nn)]
     assert layers[0].why_not(x) == f"the weight is bfloat16 beside an input of {of_input}"
@@ -163,7 +163,7 @@ def test_pairs_of_dtypes_without_a_kernel_are_left_to_torch(torch_backend, torch
 @pytest.mark.parametrize("dim", [0, 1, -2])
 @pytest.mark.parametrize("has_mask", [False, True])
 def test_softmax_over_another_dimension(torch_backend, options, dim, has_mask, random):
-    """torch's own code, which knows neither of the options."""
+    """torch's own code, which has neither of the options."""
     case = Case("Softmax", (dim,), options)
     layer, exact_layer = layers(case, torch_backend, "float64", random)
     x = torch_backend.from_numpy(numbers((3, 5, 7), random))
@@ -189,13 +189,13 @@ def test_labels(torch_backend, torch, fnn, dtype, random):
     torch.testing.assert_close(found, torch.nn.CrossEntropyLoss()(logits, labels))
 
 
-def test_logits_that_are_no_tensor(torch, fnn):
+def test_logits_must_be_a_tensor(torch, fnn):
     with pytest.raises(TypeError, match="cross_entropy"):
         fnn.CrossEntropyLoss()([1.0, 2.0], torch.tensor(1))
 
 
 def test_classes_side_by_side_are_read_in_place(torch_cpu):
-    """As the operator sees them: rows, without a copy."""
+    """The operator sees rows, without a copy."""
     torch, fo = torch_cpu.torch, torch_cpu.functions
     logits = torch.randn(2, 5, 7)
     loss = fo.nn.CrossEntropyLoss()
@@ -215,7 +215,7 @@ def test_eps_of_none_is_that_of_the_dtype_of_computation(torch_backend, torch, f
     torch.testing.assert_close(found, torch.nn.RMSNorm(4, elementwise_affine=False)(x))
 
 
-# The rest of the sentences are the operators', and are tested with them.
+# All other messages are the operators', and are tested with them.
 @pytest.mark.parametrize(
     "make, sentence",
     [
@@ -294,7 +294,7 @@ def error_of(layer, inputs):
     ],
 )
 def test_errors_are_those_of_torchs_layer(torch_backend, torch, fnn, kind, options, shapes):
-    """The class, and the words, which are about the inputs and not about an operator's parameters."""
+    """The class and the text, which is about inputs and not about an operator's parameters."""
     x, *target = (torch.ones(shape, device=torch_backend.device) for shape in shapes)
     inputs = [x, *(labels.long() for labels in target)]
     own = error_of(getattr(torch.nn, kind)(**options).to(x.device), inputs)
@@ -325,7 +325,7 @@ def test_torch_computes_the_loss_that_the_operator_refuses(torch_backend, torch,
 
 
 def test_autocast(torch_backend, torch, fnn, random):
-    """The layers compute in the dtype they are given: behind a product 16 bits, with parameters in float32."""
+    """The layers compute in their inputs' dtype: 16 bits after a product, with parameters in float32."""
     device = torch_backend.device
     x = torch_backend.from_numpy(numbers((4, 6, 8), random)).float()
     product = torch.nn.Linear(8, 8, device=device)

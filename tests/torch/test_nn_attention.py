@@ -25,7 +25,7 @@ MASKS = ("none", "padding", "attn_mask", "of heads", "padding and attn_mask", "c
 
 
 def called(torch, layer, masks, keys, dtype, wide=False):
-    """What a layer is called with: keys of another sequence, or None for the queries themselves."""
+    """A layer's arguments: keys of another sequence, or None for the queries themselves."""
     torch.manual_seed(1)
     device, length = layer.out_proj.weight.device, keys or QUERIES
 
@@ -96,7 +96,7 @@ def test_one_sequence(torch_backend, torch, fnn):
         torch.testing.assert_close(layer(x, x, x, need_weights=False, **options)[0], expected)
 
 
-KEPT = {
+LEFT_TO_TORCH = {
     "the weights are asked for: need_weights is True": ({}, {"need_weights": True}),
     "add_bias_kv is True": ({"add_bias_kv": True}, {}),
     "add_zero_attn is True": ({"add_zero_attn": True}, {}),
@@ -106,9 +106,9 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("sentence", KEPT)
-def test_what_is_left_to_torch_has_its_bits(torch_backend, torch, fnn, sentence):
-    of_layer, options = KEPT[sentence]
+@pytest.mark.parametrize("sentence", LEFT_TO_TORCH)
+def test_calls_left_to_torch_have_its_bits(torch_backend, torch, fnn, sentence):
+    of_layer, options = LEFT_TO_TORCH[sentence]
     layer = fnn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **of_layer).to(torch_backend.device)
     x, other = (torch.randn(ROWS, n, WIDTH, device=torch_backend.device) for n in (QUERIES, 7))
     shape = (ROWS, 7) if "key_padding_mask" in options else (QUERIES, 7)
@@ -124,7 +124,7 @@ def test_what_is_left_to_torch_has_its_bits(torch_backend, torch, fnn, sentence)
 
 
 def test_dropout_in_training(torch_backend, torch, fnn, fo):
-    """What `attention` drops of the same seed, and nothing in evaluation."""
+    """Drops the elements that `attention` drops with the same seed, and none in evaluation."""
     layer = fnn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True).to(torch_backend.device)
     x = torch.randn(ROWS, QUERIES, WIDTH, device=torch_backend.device)
     assert layer.why_not(x, x, x, need_weights=False) is None
@@ -151,7 +151,7 @@ def test_errors_are_those_of_torch(torch_backend, torch, fnn):
             layer(*given, need_weights=False, **options)
 
 
-def test_the_class_is_all_that_differs(torch_backend, torch, fnn):
+def test_only_the_class_differs_from_torch(torch_backend, torch, fnn):
     of_torch = torch.nn.MultiheadAttention
     for function in ("__init__", "forward"):
         ours, theirs = (inspect.signature(getattr(kind, function)) for kind in (fnn.MultiheadAttention, of_torch))

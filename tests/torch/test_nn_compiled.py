@@ -1,4 +1,4 @@
-"""What compiled code for a GPU leaves to torch: layers that are one pass over few elements."""
+"""Compiled code for a GPU leaves layers to torch that are one pass over few elements."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests.helpers.converting import converted
 
-FEWEST = 64  # elements, in these tests
-PASSES = {  # a layer, its arguments, its options, and how many tensors it takes
+MIN_ELEMENTS = 64  # elements, in these tests
+PASSES = {  # a layer, its arguments, its options, and its number of tensors
     "RMSNorm": ((8,), {"weight_offset": 1.0}, 1),
     "LayerNorm": ((8,), {}, 1),
     "AddRMSNorm": ((8,), {"dropout": 0.5}, 2),
@@ -18,7 +18,7 @@ PASSES = {  # a layer, its arguments, its options, and how many tensors it takes
     "DropoutAdd": ((0.5,), {}, 2),
     "Softmax": ((-1,), {}, 1),
 }
-OURS = {  # torch has none of the first three, and the last has a product
+OURS = {  # torch lacks the first three, and the last has a product
     "SwiGLU": ((), {}, 2),
     "GEGLU": ((), {}, 2),
     "BiasGELU": ((8,), {}, 1),
@@ -32,12 +32,12 @@ def fewest(monkeypatch):
     pytest.importorskip("torch")
     from fusedops.torch.nn import layer
 
-    monkeypatch.setattr(layer, "_FEWEST_COMPILED", FEWEST)
+    monkeypatch.setattr(layer, "_FEWEST_COMPILED", MIN_ELEMENTS)
 
 
 @pytest.fixture
 def gpu(torch_cpu):
-    """Of tensors that say so, and have no values."""
+    """A device type for fake tensors, which have no values."""
     from torch._subclasses import FakeTensorMode
 
     with FakeTensorMode(), torch_cpu.torch.no_grad():
@@ -45,7 +45,7 @@ def gpu(torch_cpu):
 
 
 def made(backend, name, device):
-    """A layer whose parameters are on a device that need not be there, and a call's tensors of so many rows."""
+    """A layer with parameters on a device that need not exist, and tensors of a call with this many rows."""
     torch = backend.torch
     arguments, options, count = (PASSES | OURS)[name]
     layer = getattr(backend.functions.nn, name)(*arguments, **options)
@@ -55,7 +55,7 @@ def made(backend, name, device):
 
 
 def compiled(torch, module, **options):
-    """The module, and a list of the operators of ours in each graph that it will have."""
+    """The module, and a list that collects the fusedops operators of each graph."""
     graphs = []
 
     def backend(graph, _):
@@ -77,15 +77,15 @@ def test_few_elements_are_left_to_the_compiler(torch_cpu, gpu, name):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_some_layers_are_ours_whatever_the_size(torch_cpu, gpu, name):
+def test_layers_without_a_torch_pass_are_fused_at_any_size(torch_cpu, gpu, name):
     layer, tensors = made(torch_cpu, name, gpu)
     call, graphs = compiled(torch_cpu.torch, layer)
     call(*tensors(7))
     assert len(graphs[0]) == 1
 
 
-def test_a_size_that_varies(torch_cpu, gpu):
-    """Nothing is compiled again when it crosses the threshold."""
+def test_a_dynamic_size_is_compiled_once(torch_cpu, gpu):
+    """Crossing the threshold does not recompile."""
     layer, tensors = made(torch_cpu, "LayerNorm", gpu)
     call, graphs = compiled(torch_cpu.torch, layer, dynamic=True)
     for rows in (2, 7, 8, 100):
@@ -93,7 +93,7 @@ def test_a_size_that_varies(torch_cpu, gpu):
     assert graphs == [["layer_norm"]]
 
 
-def test_two_dtypes_are_ours(torch_cpu, gpu):
+def test_mixed_dtypes_are_fused(torch_cpu, gpu):
     """torch's norm would return another one, or refuse them."""
     layer, tensors = made(torch_cpu, "LayerNorm", gpu)
     call, graphs = compiled(torch_cpu.torch, layer)
@@ -102,14 +102,14 @@ def test_two_dtypes_are_ours(torch_cpu, gpu):
 
 
 @pytest.mark.parametrize("name", ["RMSNorm", "LayerNorm", "AddLayerNorm", "Softmax"])
-def test_autocast_is_ours(torch_cpu, gpu, name):
+def test_layers_under_autocast_are_fused(torch_cpu, gpu, name):
     """torch's pass would return float32."""
     torch = torch_cpu.torch
     layer, tensors = made(torch_cpu, name, gpu)
     for parameter, x in layer.named_parameters():
         setattr(layer, parameter, torch.nn.Parameter(x.detach().to(torch.bfloat16)))
     call, graphs = compiled(torch, layer)
-    torch.set_autocast_enabled(gpu, True)  # torch.autocast looks for the GPU
+    torch.set_autocast_enabled(gpu, True)  # torch.autocast checks for the GPU
     try:
         results = call(*tensors(2, torch.bfloat16))
     finally:
@@ -120,7 +120,7 @@ def test_autocast_is_ours(torch_cpu, gpu, name):
 
 @pytest.mark.parametrize("name, options", [("RMSNorm", {"weight_offset": 1.0}), ("Softmax", {"scale": 0.3})])
 def test_torchs_code_rounds_once(torch_cpu, monkeypatch, name, options):
-    """As if the device were a GPU: without a compiler behind it, which would fuse what is rounded in between."""
+    """Runs as if the device were a GPU, without a compiler that would fuse the rounded intermediate values."""
     from fusedops.torch.nn import layer as module
 
     torch = torch_cpu.torch
@@ -144,7 +144,7 @@ def test_on_a_cpu(torch_cpu):
 @pytest.mark.parametrize("classes", [16, 13])
 @pytest.mark.parametrize("kind", ["layer", "planes", "transformers"])
 def test_a_loss_of_an_odd_number_of_classes(torch_cpu, gpu, kind, classes, dtype):
-    """In 16 bits the compiler's, which pads rows for the head's products."""
+    """In 16 bits it is left to the compiler, which pads rows for the head's products."""
     torch = torch_cpu.torch
     loss = torch_cpu.functions.nn.CrossEntropyLoss()
     shape = (6, classes, 3) if kind == "planes" else (6, classes)
@@ -164,7 +164,7 @@ def test_a_loss_of_an_odd_number_of_classes(torch_cpu, gpu, kind, classes, dtype
 
 @pytest.mark.parametrize("target", ["int64", "int32"])
 def test_a_loss_that_is_left_to_the_compiler_is_as_exact(torch_cpu, monkeypatch, target):
-    """As if the device were a GPU."""
+    """Runs as if the device were a GPU."""
     from fusedops.torch.nn import losses
 
     torch = torch_cpu.torch
@@ -181,7 +181,7 @@ def test_a_loss_that_is_left_to_the_compiler_is_as_exact(torch_cpu, monkeypatch,
     torch.testing.assert_close(got, expected, rtol=2**-7, atol=2**-20)
 
 
-def test_an_exported_program_is_ours(torch_cpu, gpu):
+def test_an_exported_program_is_fused(torch_cpu, gpu):
     layer, tensors = made(torch_cpu, "LayerNorm", gpu)
     program = torch_cpu.torch.export.export(layer, tuple(tensors(2)))
     assert "ops.fusedops.layer_norm.default" in program.graph_module.code
@@ -189,7 +189,7 @@ def test_an_exported_program_is_ours(torch_cpu, gpu):
 
 @pytest.mark.parametrize("name", ["bert", "gemma2", "gpt2", "llama", "phi3"])
 def test_converted_models(torch_backend, fo, transformers, name, monkeypatch):
-    """Each of their layers asks: as if every device were a GPU, and no product too small."""
+    """Each of their layers checks, as if every device were a GPU and no product too small."""
     from fusedops.torch.nn import layer
     from tests.helpers.hugging_face import FAMILIES
 

@@ -40,7 +40,7 @@ def outputs(layer, inputs):
 
 
 def run(torch, layer, inputs, seed=3):
-    """The outputs and the gradients of the inputs, from this seed on."""
+    """The outputs and the gradients of the inputs, with this seed."""
     torch.manual_seed(seed)
     results = outputs(layer, inputs)
     upstream = [torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape).to(y.dtype) for y in results]
@@ -52,7 +52,7 @@ def assert_equal(torch, got, expected):
 
 
 def function_of(fo, layer, name):
-    """The same by the public function."""
+    """The layer as a call of the public function."""
     weights = [weight.detach() for weight in layer.parameters()]
     return {
         "Dropout": lambda x: fo.dropout(x, RATE),
@@ -63,8 +63,9 @@ def function_of(fo, layer, name):
 
 
 @ALL
-def test_training_is_the_function(torch_backend, torch, fo, fnn, name, dtype):
-    """Which drops what its own tests say; drawn by torch's generator, the same for the same state of it."""
+def test_training_equals_the_function(torch_backend, torch, fo, fnn, name, dtype):
+    """Its random numbers come from torch's generator: the same state gives the same result. The function's own tests
+    verify what it drops."""
     layer = layer_of(fnn, name).to(torch_backend.device, getattr(torch, dtype))
     inputs = tensors(torch_backend, name, dtype)
     got = run(torch, layer, inputs)
@@ -74,7 +75,7 @@ def test_training_is_the_function(torch_backend, torch, fo, fnn, name, dtype):
 
 
 @ALL
-def test_evaluation_is_torch_s(torch_backend, torch, fnn, name):
+def test_evaluation_equals_torch(torch_backend, torch, fnn, name):
     layer, inputs = layer_of(fnn, name).eval().to(torch_backend.device), tensors(torch_backend, name)
     state = torch.get_rng_state()
     if name == "Dropout":
@@ -87,7 +88,7 @@ def test_evaluation_is_torch_s(torch_backend, torch, fnn, name):
 
 
 def test_means_and_masks(torch_backend, torch, fnn):
-    """As many are dropped as a binomial distribution has it, and a gradient has the mask of its result."""
+    """The number of dropped elements follows a binomial distribution, and a gradient has its result's mask."""
     x = torch.ones(1000, 1000, device=torch_backend.device, requires_grad=True)
     y = fnn.Dropout(RATE)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
@@ -99,7 +100,7 @@ def test_means_and_masks(torch_backend, torch, fnn):
 
 @ALL
 def test_autocast_and_two_dtypes(torch_backend, torch, fnn, name):
-    """A layer computes in the dtype of its inputs; torch adds inputs of two."""
+    """A layer computes in the dtype of its inputs; torch adds inputs of two dtypes."""
     device = torch_backend.device
     layer, inputs = layer_of(fnn, name).to(device), tensors(torch_backend, name)
     plain = run(torch, layer, inputs)
@@ -112,12 +113,12 @@ def test_autocast_and_two_dtypes(torch_backend, torch, fnn, name):
     assert [x.dtype for x in got[-2:]] == [torch.bfloat16, torch.float32]
     torch.manual_seed(3)
     s = fnn.Dropout(RATE)(short[0]) + short[1]
-    assert torch.equal(got[-3], s)  # the sum, which is the last of the outputs
+    assert torch.equal(got[-3], s)  # the sum, the last output
 
 
 @ALL
 def test_compiled_and_checkpointed(torch_backend, torch, fnn, name):
-    """Seeded alike, compiled code drops what eager code does, in one graph; a checkpoint drops the same again."""
+    """With the same seed, compiled code drops the same elements as eager code, in one graph; so does a checkpoint."""
     layer, inputs = layer_of(fnn, name).to(torch_backend.device), tensors(torch_backend, name)
     expected = run(torch, layer, inputs)
     assert_equal(torch, run(torch, torch_backend.traced(layer), inputs), expected)
@@ -152,7 +153,7 @@ def test_state_text_and_copies(torch_backend, torch, fnn, name):
     assert "dropout" not in repr(layer_of(fnn, name, 0.0)) or not plain
 
 
-def test_what_is_left_to_torch(torch_backend, torch, fnn):
+def test_calls_left_to_torch(torch_backend, torch, fnn):
     x = torch.linspace(1, 2, 24, device=torch_backend.device).view(4, 6)
     nested = torch.nested.nested_tensor(list(x), layout=torch.jagged)
     for options, given, reason in (
@@ -178,8 +179,8 @@ def test_what_is_left_to_torch(torch_backend, torch, fnn):
     assert torch.equal(spread, fnn.Dropout(RATE)(x) + x[0])
 
 
-def test_a_gpu_s_small_tensors_are_torch_s(torch_gpu, monkeypatch):
-    """They are not worth a launch more; but the pass of a sum saves one."""
+def test_small_tensors_on_a_gpu_are_left_to_torch(torch_gpu, monkeypatch):
+    """They do not justify another launch; but the fused pass of a sum saves one."""
     from fusedops.torch.nn import dropout
 
     monkeypatch.setattr(dropout, "_FEWEST_ON_GPU", 100)
@@ -208,7 +209,7 @@ def test_refused_rates(torch_cpu):
 
 @ALL
 def test_recorded_by_fx(torch_backend, torch, fnn, name):
-    """A layer is one node, in training and evaluation, and drops in the recorded module, too."""
+    """A layer is one node, in training and evaluation, and the recorded module drops elements, too."""
 
     class Model(torch.nn.Module):
         def __init__(self):

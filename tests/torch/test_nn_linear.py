@@ -1,4 +1,4 @@
-"""Linear and GatedLinear: which products are ours, beside autocast, adapters, quantized weights and Llama's MLPs."""
+"""Linear and GatedLinear: fused products, autocast, adapters, quantized weights and Llama's MLPs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def x(torch_backend, random):
 
 @pytest.mark.parametrize("of_input", ["float64", "float32", "bfloat16"])
 def test_autocast_is_that_of_torchs_layer(torch_backend, torch, fnn, x, of_input):
-    """Also in what it refuses: float64 beside the others."""
+    """Also in the refused combination of float64 with other dtypes."""
     x = x.to(getattr(torch, of_input)).requires_grad_()
     dtype = torch.float64 if of_input == "float64" else torch.float32
     layer, own = (package.Linear(8, 5, device=x.device, dtype=dtype) for package in (fnn, torch.nn))
@@ -42,13 +42,13 @@ def test_the_activation_is_in_the_product(torch, fnn, x):
 
 
 def test_every_activation(torch, fnn, x):
-    """Left to torch, as ours computes it."""
+    """Calls left to torch give the results of fused ones."""
     for name in ("identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"):
         layer = fnn.Linear(8, 5, activation=name, device=x.device)
         torch.testing.assert_close(layer._of_torch(x), layer(x))
 
 
-def test_the_names_are_those_of_llamas_mlp(fnn):
+def test_parameter_names_equal_those_of_llamas_mlp(fnn):
     assert list(fnn.GatedLinear(8, 12).state_dict()) == ["gate_proj.weight", "up_proj.weight"]
 
 
@@ -88,7 +88,7 @@ def test_weights_that_are_no_plain_tensors_are_left_to_torch(torch, fnn, x):
 @pytest.mark.parametrize("base", ["Tensor", "Parameter"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_weight_with_a_product_of_its_own(torch, fnn, x, base, compiled):
-    """A subclass that says what F.linear is; one that says nothing is a tensor as others are."""
+    """A subclass may override F.linear; one that does not is an ordinary tensor."""
 
     class Silent({"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter}[base]):
         pass
@@ -112,14 +112,14 @@ def test_a_weight_with_a_product_of_its_own(torch, fnn, x, base, compiled):
 
         if not compiled:
             expected = ACTIVATIONS["silu"]((3 if reason else 1) * (x @ plain.T))
-        else:  # as torch's compiler understands it: that of 2.11 triples twice
+        else:  # as torch's compiler interprets it: the one of 2.11 triples twice
             expected = torch.compile(of_torch, backend="eager")(x).as_subclass(torch.Tensor)
         got = torch.compile(layer, backend="eager")(x) if compiled else layer(x)
         torch.testing.assert_close(got.as_subclass(torch.Tensor), expected)
 
 
 def test_a_loss_that_is_left_to_torch(torch, fnn, x):
-    """Of a head with a hook, or of probabilities: the same, of logits."""
+    """A head with a hook, or labels that are probabilities: the results are those of logits."""
     target = torch.arange(24, device=x.device).reshape(4, 6) % 5
     for options in ({}, {"softcap": 2.0}, {"reduction": "none", "label_smoothing": 0.1}, {"ignore_index": 3}):
         loss = fnn.LinearCrossEntropyLoss(8, 5, bias=True, device=x.device, **options)
@@ -134,7 +134,7 @@ def test_a_loss_that_is_left_to_torch(torch, fnn, x):
 
 
 def test_a_loss_shares_its_weight(torch, fnn, x):
-    """With an embedding, as in many language models; and the state dict is that of torch's layer, where it is there."""
+    """With an embedding, as in many language models. The state dict is that of torch's layer, if torch has it."""
     embedding = torch.nn.Embedding(5, 8, device=x.device)
     loss = fnn.LinearCrossEntropyLoss(8, 5, device=x.device)
     assert list(loss.state_dict()) == ["linear.weight"]

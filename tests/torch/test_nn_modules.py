@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.torch_layers import CASES, Case, ours, reference, set_random_parameters
 
 ALL = pytest.mark.parametrize("case", CASES, ids=str)
-# Of those of one layer the one with the most options: they are what its one forward reads.
+# One case for each layer, with the most options: its forward reads all of them.
 ONE_OF_EACH = pytest.mark.parametrize(
     "case", {case.layer: case for case in sorted(CASES, key=lambda case: len(case.options))}.values(), ids=str
 )
@@ -32,7 +32,7 @@ def assert_equal(torch, got, expected):
 
 
 def assert_same_state(torch, layer, other):
-    """Parameters and buffers: names, dtypes and bits; and all options."""
+    """Parameters and buffers have the same names, dtypes and bits; all options are equal."""
     assert repr(layer) == repr(other)
     for of in ("named_parameters", "named_buffers"):
         mine, others = dict(getattr(layer, of)()), dict(getattr(other, of)())
@@ -42,7 +42,7 @@ def assert_same_state(torch, layer, other):
 
 
 def torchs_own(case, backend, layer):
-    """torch's layer with the state of ours."""
+    """torch's layer with the state of the fusedops layer."""
     of_torch = reference(case).to(backend.device)
     of_torch.load_state_dict(layer.state_dict())
     return of_torch
@@ -61,7 +61,7 @@ def test_a_state_dict_moves_both_ways(torch_backend, case, random):
 
 @OF_TORCH
 def test_the_class_is_all_that_differs(torch_backend, case, random):
-    """What torch's constructor made works as ours, and what ours made as torch's."""
+    """A layer of torch's constructor works with the fusedops class, and the reverse."""
     torch = torch_backend.torch
     layer, inputs = made(case, torch_backend, random)
     of_torch = torchs_own(case, torch_backend, layer)
@@ -97,7 +97,7 @@ def test_reset_parameters(torch_backend, case, random):
     layer.reset_parameters()
     torch.manual_seed(0)
     assert_same_state(torch, layer, ours(case, device=torch_backend.device))
-    if case.is_random:  # random numbers, those that torch's own has
+    if case.is_random:  # the same random numbers as torch's own
         return
     offset = case.options.get("weight_offset", 0.0)
     for name, parameter in layer.named_parameters():
@@ -229,7 +229,7 @@ def test_functional_call_and_torch_func(torch_backend, case, random):
 
 @ALL
 def test_hooks(torch_backend, case, random):
-    """As those that DDP and FSDP set: around the call, and on the gradients of parameters."""
+    """Hooks like those of DDP and FSDP: around the call, and on the gradients of parameters."""
     layer, inputs = made(case, torch_backend, random)
     seen = []
     layer.register_forward_pre_hook(lambda module, args: seen.append("before"))
@@ -243,7 +243,7 @@ def test_hooks(torch_backend, case, random):
 
 @pytest.mark.parametrize("move", ["half", "bfloat16", "float", "double", "to_empty", "back"])
 def test_tables_are_never_rounded(torch_backend, move):
-    """Not even of a layer within a model, nor on the way through 16 bits."""
+    """Neither in a layer of a model, nor on the way through 16 bits."""
     torch, fnn = torch_backend.torch, torch_backend.functions.nn
     device = torch_backend.device
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), fnn.RotaryEmbedding(8, 64))
@@ -260,7 +260,7 @@ def test_tables_are_never_rounded(torch_backend, move):
 
 
 def test_positions_are_those_of_the_tables(torch_backend):
-    """A position's angle does not depend on how many others there are; and one beyond the tables is an error."""
+    """A position's angle does not depend on the number of positions; one beyond the tables is an error."""
     torch, fnn = torch_backend.torch, torch_backend.functions.nn
     x = torch.randn(2, 5, 3, 8, device=torch_backend.device)
     layer = fnn.RotaryEmbedding(8, 64, device=torch_backend.device)
@@ -268,7 +268,7 @@ def test_positions_are_those_of_the_tables(torch_backend):
     assert torch.equal(layer(x), layer(x, positions))
     assert torch.equal(layer(x), layer(x, positions.expand(2, 5).int()))
     assert torch.equal(layer(x)[:, 3:], layer(x[:, 3:], positions[3:]))
-    if torch_backend.device == "cpu":  # a GPU stops the process
+    if torch_backend.device == "cpu":  # a GPU aborts the process
         for beyond in (64, -1):
             with pytest.raises(IndexError):
                 layer(x, torch.full((5,), beyond))

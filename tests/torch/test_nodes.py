@@ -1,5 +1,5 @@
-"""PyTorch: the nodes of the backward graph, in C++ or in Python: what they keep, free and refuse, and in which threads
-they run. FUSEDOPS_TORCH_AUTOGRAD=python runs this, and every other suite, with those in Python."""
+"""PyTorch: the nodes of the backward graph, in C++ or in Python: their saved tensors, memory, errors and threads.
+FUSEDOPS_TORCH_AUTOGRAD=python runs this and every other suite with the Python nodes."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def in_cpp(torch_backend):
 
 
 def only(inputs, place):
-    """Copies of which that one alone asks for a gradient."""
+    """Copies, of which only this one requires a gradient."""
     return tuple(x.detach().clone().requires_grad_(i == place) for i, x in enumerate(inputs))
 
 
-def test_it_is_in_cpp_where_its_library_is_built(torch_backend):
-    """So that no suite runs with the other one unseen."""
+def test_autograd_is_in_cpp_if_its_library_is_built(torch_backend):
+    """Otherwise a suite might silently run with the Python nodes."""
     torch = torch_backend.torch
     file = loading.autograd_file(torch.__version__)
     built = file in loading.FRAMEWORKS["torch"].build()["bytes"]
-    asked = os.environ.get("FUSEDOPS_TORCH_AUTOGRAD") != "python"
-    assert autograd_in_cpp() == (built and asked)
+    is_cpp_requested = os.environ.get("FUSEDOPS_TORCH_AUTOGRAD") != "python"
+    assert autograd_in_cpp() == (built and is_cpp_requested)
 
 
 def test_no_python_runs_in_a_backward(in_cpp, case):
     torch, function, inputs, _ = case
-    torch.autograd.backward(*with_upstream(torch, function(*inputs)))  # the first in a process imports modules
+    torch.autograd.backward(*with_upstream(torch, function(*inputs)))  # the first call in a process imports modules
     outputs, upstream = with_upstream(torch, function(*inputs))
     seen = []
 
@@ -85,7 +85,7 @@ def test_only_what_is_read_for_the_wanted_gradients_is_kept(case, torch_backend,
         assert not others & {x.data_ptr() for x in kept}
 
 
-def test_a_number_keeps_no_tensor(torch_backend):
+def test_a_number_saves_no_tensor(torch_backend):
     torch, fo = torch_backend.torch, torch_backend.functions
     x = torch.ones(2, 3, device=torch_backend.device, requires_grad=True)
     moved = x * 1
@@ -96,7 +96,7 @@ def test_a_number_keeps_no_tensor(torch_backend):
 
 
 def test_a_second_backward(case):
-    """Over what is kept it is an error in torch's words; with retain_graph it is the same again."""
+    """After freeing, it is torch's own error; with retain_graph it gives the same result."""
     torch, function, inputs, _ = case
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
@@ -120,7 +120,7 @@ def test_nothing_outlives_its_graph(case):
 
 
 def test_a_deep_graph_is_freed(torch_backend):
-    """By a loop: torch's stack would not do for as many nodes."""
+    """Freed by a loop: recursion would overflow the stack with as many nodes."""
     torch, fo = torch_backend.torch, torch_backend.functions
     y = x = torch.ones(1, device=torch_backend.device, requires_grad=True)
     for _ in range(20_000):
@@ -161,7 +161,7 @@ fusedops.show_config()
 
 @pytest.fixture
 def copy(tmp_path):
-    """The package, with links to its libraries, in a folder of its own."""
+    """A copy of the package in its own folder, with links to its libraries."""
     if loading.fault(loading.FRAMEWORKS["torch"]):
         pytest.skip("fusedops.torch is not built")
     shutil.copytree(PACKAGE, tmp_path / "fusedops", ignore=shutil.ignore_patterns("*.so", "__pycache__", "_sources"))
@@ -171,21 +171,21 @@ def copy(tmp_path):
 
 
 def way(folder, **variables):
-    """What show_config says of autograd, behind the proof that it works."""
+    """The entry of autograd in show_config, after checking that it works."""
     done = python(WAY, folder=folder, **{"FUSEDOPS_TORCH_AUTOGRAD": "", **variables})
     assert done.returncode == 0, done.stderr
     (line,) = (line.strip() for line in done.stdout.splitlines() if line.startswith("  autograd "))
     return line
 
 
-def test_the_way_in_python_is_taken_where_it_is_asked_for(copy):
+def test_python_nodes_are_used_on_request(copy):
     assert way(copy, FUSEDOPS_TORCH_AUTOGRAD="python").endswith("in Python: FUSEDOPS_TORCH_AUTOGRAD=python asks for it")
 
 
-def test_the_way_in_python_is_taken_where_the_library_is_missing_or_does_not_load(in_cpp, torch_backend, copy):
+def test_python_nodes_are_used_if_the_library_does_not_load(in_cpp, torch_backend, copy):
     folder, file = copy / "fusedops/torch", loading.autograd_file(torch_backend.torch.__version__)
     assert way(copy).endswith("in C++")
-    (folder / file).rename(folder / "_autograd.torch2.9.so")  # of another version alone
+    (folder / file).rename(folder / "_autograd.torch2.9.so")  # only another version's library
     assert f"in Python: fusedops.torch's {file} is not built: there is no " in way(copy)
     size = (folder / "_autograd.torch2.9.so").stat().st_size
     (folder / file).write_bytes(bytes(size))

@@ -34,12 +34,12 @@ def parameters(backend, dtype, seed=0):
 
 
 def groups(params):
-    """Two, one of them with other options; tensors of no element and of none at all in either."""
+    """Two groups with different options; either contains tensors without elements and without gradients."""
     return [{"params": params[:2]}, {"params": params[2:], "lr": 0.02, "weight_decay": 0.0}]
 
 
 def give_gradients(backend, params, step):
-    """Random ones, the same for parameters of any dtype; of one parameter in every third step alone."""
+    """Random gradients, the same for parameters of any dtype; in every third step, one parameter has none."""
     torch, generator = backend.torch, backend.torch.Generator().manual_seed(step)
     for i, p in enumerate(params):
         grad = torch.randn(p.shape, generator=generator, dtype=torch.float64).bfloat16()
@@ -71,7 +71,7 @@ def compare(backend, optim, kind, options, dtype, steps):
 
 @all_cases
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_as_torch(torch_backend, optim, kind, options, dtype):
+def test_steps_are_as_accurate_as_those_of_torch(torch_backend, optim, kind, options, dtype):
     compare(torch_backend, optim, kind, options, getattr(torch_backend.torch, dtype), 60)
 
 
@@ -84,7 +84,7 @@ def test_a_thousand_steps(torch_backend, optim, dtype):
 
 @all_cases
 def test_state_dicts_are_exchanged(torch_backend, optim, kind, options):
-    """Either class goes on from the other's, with the very tensors that torch's has."""
+    """Either class continues from the other's state, with torch's own state tensors."""
     torch = torch_backend.torch
     whole = parameters(torch_backend, torch.float32)
     expected = train(torch_backend, made(optim, kind, whole, options), whole, range(12))
@@ -105,7 +105,7 @@ def test_state_dicts_are_exchanged(torch_backend, optim, kind, options):
 
 
 def test_copies(torch_backend, optim):
-    """Pickled and copied ones go on like the first; one of torch's may get our class."""
+    """Pickled and copied optimizers continue like the original; a torch optimizer may get fusedops's class."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.float32)
     optimizer = made(optim, "AdamW", params, {}, max_grad_norm=1.5)
@@ -124,13 +124,13 @@ def test_copies(torch_backend, optim):
 
 @pytest.mark.parametrize("kind", CASES)
 def test_a_gradient_scaler(torch_backend, optim, kind):
-    """It leaves the gradients to the optimizer; a step with an infinite one leaves everything as it was."""
+    """The scaler leaves unscaling to the optimizer; a step with an infinite gradient changes nothing."""
     torch = torch_backend.torch
     params, plain = parameters(torch_backend, torch.float32), parameters(torch_backend, torch.float32)
     options = {"momentum": 0.9} if kind == "SGD" else {}
     optimizer, other = made(optim, kind, params, options), made(optim, kind, plain, options)
     scaler = torch.amp.GradScaler(torch_backend.device, init_scale=1024.0, growth_interval=2)
-    scaler.scale(torch.zeros((), device=torch_backend.device))  # which makes its state
+    scaler.scale(torch.zeros((), device=torch_backend.device))  # creates its state
     for step in range(4):
         give_gradients(torch_backend, params, step)
         for p in params:
@@ -186,7 +186,7 @@ def test_memory_that_is_shared_until_it_is_written(torch_backend, optim):
 
 
 def test_rates(torch_backend, optim):
-    """Learning rates that are tensors, and a scheduler's."""
+    """Learning rates as tensors, and a scheduler's."""
     torch = torch_backend.torch
     found = []
     for rate in (0.05, torch.tensor(0.05), torch.tensor(0.05, dtype=torch.float64, device=torch_backend.device)):
@@ -202,7 +202,7 @@ def test_rates(torch_backend, optim):
 
 
 def test_hooks_and_closures(torch_backend, optim):
-    """Once a step, also where torch's own code updates a group."""
+    """Called once per step, also if torch's own code updates a group."""
     torch = torch_backend.torch
     torch.optim.AdamW(parameters(torch_backend, torch.float32))  # torch now wraps its method
     params = parameters(torch_backend, torch.float32)
@@ -226,7 +226,7 @@ def test_hooks_and_closures(torch_backend, optim):
 
 
 def test_amsgrad_of_states_without_it(torch_backend, optim):
-    """The largest second moments begin where a group gets the option, or with what is loaded."""
+    """The largest second moments start when a group gets the option, or at loading."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.float32)
     optimizer = made(optim, "AdamW", params, {})
@@ -239,7 +239,7 @@ def test_amsgrad_of_states_without_it(torch_backend, optim):
 
 
 def assert_leaves_all(optimizer, params, error, sentence, torch):
-    """The step raises it, and parameters and states are what they were."""
+    """The step raises the error, and parameters and states are unchanged."""
     before = [p.detach().clone() for p in params]
     kept = {p: {**state} for p, state in optimizer.state.items()}
     states = copy.deepcopy(optimizer.state_dict()["state"])
@@ -264,7 +264,8 @@ REFUSED = {
 @pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize("clipped", [False, True])
 def test_refused_gradients(torch_backend, optim, kind, sentence, clipped):
-    """Of the last group: the first one is not updated either, in no step. One group says the same."""
+    """Gradients of the last group are refused: the first group is not updated either, in no step. A single group raises
+    the same message."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.float32)
     options = {"momentum": 0.9} if kind == "SGD" else {}
@@ -272,7 +273,7 @@ def test_refused_gradients(torch_backend, optim, kind, sentence, clipped):
     for given, name in ((params, "parameter 4 of group 0"), (groups(params), "parameter 2 of group 1")):
         optimizer = getattr(optim, kind)(given, lr=0.05, **options)
         for step in (1, 2):
-            give_gradients(torch_backend, params, step)  # not of all parameters
+            give_gradients(torch_backend, params, step)  # one parameter may have none
             REFUSED[sentence](params[4])
             title = rf"fusedops\.torch\.optim\.{kind}: "
             assert_leaves_all(optimizer, params, RuntimeError, title + sentence.format(name), torch)
@@ -292,8 +293,8 @@ STEPS_THAT_ALLOCATE = [
 @pytest.mark.parametrize(("kind", "options", "later"), STEPS_THAT_ALLOCATE, ids=str)
 @pytest.mark.parametrize("fault", ["memory", "launch"])
 def test_failed_steps(torch_backend, optim, monkeypatch, kind, options, later, fault):
-    """Wherever a step fails, all is as it was, and the next one is as good as if it had not been tried. `later`: what
-    a group gets after its first step."""
+    """A step that fails at any point changes nothing, and the next one gives the result as if it had not run. `later`:
+    options that a group gets after its first step."""
     torch = torch_backend.torch
     module, operator = ("sgd", "_sgd") if kind == "SGD" else ("adam", "_adamw")
 
@@ -336,7 +337,7 @@ def test_complex_parameters(torch_backend, optim):
 
 
 def test_compiled(torch_backend, optim):
-    """A compiled step goes on from an eager one's state, with the same bits."""
+    """A compiled step continues from an eager one's state, with the same bits."""
     torch = torch_backend.torch
     found = []
     for compiled in (False, True):
@@ -353,7 +354,7 @@ def test_compiled(torch_backend, optim):
 
 
 def test_cuda_graphs(torch_gpu):
-    """No step waits for the host, whether `capturable` was asked for or not."""
+    """No step waits for the host, with or without `capturable`."""
     from fusedops.torch import optim
 
     torch, params = torch_gpu.torch, parameters(torch_gpu, torch_gpu.torch.float32)
@@ -375,7 +376,8 @@ def test_cuda_graphs(torch_gpu):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("kind", "options"), [("AdamW", {}), ("Adam", {"amsgrad": True, "betas": (0.9, 0.5)})])
 def test_master_weights(torch_backend, optim, kind, options, dtype):
-    """The copies are, bit for bit, what training in float32 with the same gradients gives; parameters round them."""
+    """The copies equal, bit for bit, the parameters of training in float32 with the same gradients; parameters are
+    their rounded values."""
     torch = torch_backend.torch
     dtype = getattr(torch, dtype)
     params = parameters(torch_backend, dtype)
@@ -393,7 +395,7 @@ def test_master_weights(torch_backend, optim, kind, options, dtype):
 
 @pytest.mark.parametrize("options", [{}, {"amsgrad": True, "betas": (0.9, 0.5)}])
 def test_master_weights_in_state_dicts(torch_backend, optim, options):
-    """They stay float32 on the way, torch's own class loads them, and what has none gets them."""
+    """They stay float32 in state dicts, torch's own class loads them, and states without them get them."""
     torch = torch_backend.torch
     dtype = torch.bfloat16
     whole = parameters(torch_backend, dtype)
@@ -410,8 +412,8 @@ def test_master_weights_in_state_dicts(torch_backend, optim, options):
 
 
 @pytest.mark.parametrize("way", ["torch", "ours", "dtype"])
-def test_old_master_weights_are_made_anew(torch_backend, optim, way):
-    """Where another optimizer, or a step in another dtype, has updated the parameters without them."""
+def test_outdated_master_weights_are_recreated(torch_backend, optim, way):
+    """Another optimizer, or a step in another dtype, has updated the parameters without them."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.bfloat16)
     optimizer = made(optim, "AdamW", params, {}, master_weights=True)
@@ -437,7 +439,7 @@ def test_old_master_weights_are_made_anew(torch_backend, optim, way):
 
 
 def test_hooks_of_loaded_master_weights(torch_backend, optim):
-    """What hooks before the load return is loaded; what hooks behind it do stays."""
+    """The state returned by pre-hooks is loaded; changes by post-hooks stay."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.bfloat16)
     optimizer = made(optim, "AdamW", params, {}, master_weights=True)
@@ -455,7 +457,7 @@ def test_hooks_of_loaded_master_weights(torch_backend, optim):
 
 
 def test_loaded_master_weights_that_are_gone(torch_backend, optim):
-    """Whoever clears the states begins anew."""
+    """After the states are cleared, training starts from new ones."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.bfloat16)
     optimizer = made(optim, "AdamW", params, {}, master_weights=True)
@@ -467,7 +469,7 @@ def test_loaded_master_weights_that_are_gone(torch_backend, optim):
 
 
 def test_master_weights_are_refused(torch_backend, optim):
-    """Where torch's own code would update the parameters without them."""
+    """In configurations in which torch's own code would update the parameters without them."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.bfloat16)
     with pytest.raises(ValueError, match="master_weights needs numbers as betas, no differentiable"):
@@ -487,7 +489,7 @@ def test_master_weights_are_refused(torch_backend, optim):
 
 
 def test_master_weights_with_a_scaler_and_a_norm(torch_backend, optim):
-    """As in float32, with the same scaled gradients. PyTorch's scaler takes no bfloat16 on a GPU."""
+    """As in float32, with the same scaled gradients. PyTorch's scaler does not support bfloat16 on a GPU."""
     torch = torch_backend.torch
     params = parameters(torch_backend, torch.float16)
     wide = [torch.nn.Parameter(p.detach().float()) for p in params]
@@ -501,7 +503,7 @@ def test_master_weights_with_a_scaler_and_a_norm(torch_backend, optim):
             for p, given in zip(some, params, strict=True):
                 p.grad = None if given.grad is None else given.grad.to(p.dtype)
             if step == 2:
-                some[0].grad[0] = float("inf")  # a step that is skipped
+                some[0].grad[0] = float("inf")  # a skipped step
             scaler.step(optimizer)
             scaler.update(4.0)
         found.append([optimizer.state[p].get("master_param", p.detach()) for p in some])

@@ -1,4 +1,4 @@
-"""PyTorch: programs that AOTInductor compiles and packages, run where they were not made."""
+"""PyTorch: programs compiled and packaged by AOTInductor, run in another process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.specifications import BUILT_IN
 
 @pytest.mark.slow
 def test_a_package_of_every_operator(torch_backend, tmp_path, random):
-    """Of those that are built in: it runs where the library is loaded, with eager code's bits; elsewhere torch says
-    which operator it lacks."""
+    """Every built-in operator: the package runs if the library is loaded, with eager code's bits; otherwise torch names
+    the missing operator."""
     torch = torch_backend.torch
     if not shutil.which("g++"):
         pytest.skip("inductor needs a compiler")
@@ -31,7 +31,7 @@ def test_a_package_of_every_operator(torch_backend, tmp_path, random):
 
     with ThreadPoolExecutor() as threads:
         *good, bad = threads.map(run, ("fusedops.torch", str(loading.library("torch")), "nothing"))
-    if any(done.returncode < 0 for done in good):  # a signal; on some machines torch 2.11 dies of any package
+    if any(done.returncode < 0 for done in good):  # a signal; on some machines torch 2.11 crashes with any package
         _package(torch, lambda x: (x + 1,), inputs[:1], tmp_path / "plain")
         if (plain := _run(torch_backend.device, tmp_path / "plain", "nothing")).returncode < 0:
             pytest.skip(f"torch {torch.__version__} dies (signal {-plain.returncode}) of a package of x + 1, too")
@@ -41,7 +41,7 @@ def test_a_package_of_every_operator(torch_backend, tmp_path, random):
 
 
 def _package(torch, function, inputs, folder):
-    """Writes the function's package, its inputs and its values there; the number of its values."""
+    """Writes the function's package, its inputs and its values to the folder; returns the number of values."""
 
     class Module(torch.nn.Module):
         def forward(self, *tensors):
@@ -49,7 +49,7 @@ def _package(torch, function, inputs, folder):
 
     folder.mkdir()
     program = torch.export.export(Module(), inputs)
-    # What is compiled is judged by its results, not by its speed.
+    # Compiled code is judged by its results, not by its speed.
     options = {"compile_threads": 1, "force_disable_caches": True, "aot_inductor.compile_wrapper_opt_level": "O0"}
     with torch._inductor.config.patch(options):
         torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "program.pt2"))
@@ -59,7 +59,7 @@ def _package(torch, function, inputs, folder):
 
 
 def _run(device, folder, source):
-    """The package in a process of its own, which has the operators from `source`: see torch_package.py."""
-    variables = {"PYTHONFAULTHANDLER": "1", "TMPDIR": str(folder)}  # where torch leaves what it unpacks
+    """Runs the package in a new process, which has the operators from `source`: see torch_package.py."""
+    variables = {"PYTHONFAULTHANDLER": "1", "TMPDIR": str(folder)}  # torch's folder for unpacked files
     files = (folder / "program.pt2", folder / "values.pt")
     return run_program("torch_package.py", *files, source, device=device, is_new=True, **variables)

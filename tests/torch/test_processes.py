@@ -1,4 +1,4 @@
-"""PyTorch: several threads of Python at once, and processes forked off."""
+"""PyTorch: several Python threads, and forked processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.specifications import SPECIFICATIONS
 
 
 def test_threads(torch_backend, random):
-    """Each calls every operator, forward and backward, while the others do."""
+    """Each thread calls every operator, forward and backward, in parallel with the others."""
     torch = torch_backend.torch
     calls = []
     for spec in SPECIFICATIONS:
@@ -31,7 +31,7 @@ def test_threads(torch_backend, random):
 
 
 def test_forked_processes(torch_cpu):
-    """Workers of a DataLoader, and a process of one's own; without GPUs, beside which torch refuses forks."""
+    """Workers of a DataLoader, and the user's own process; without GPUs, with which torch refuses forks."""
     done = run_program("torch_processes.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [spec.name for spec in SPECIFICATIONS]

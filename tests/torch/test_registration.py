@@ -21,9 +21,9 @@ def registered_operators() -> set[str]:
 
 
 def test_opcheck(torch_backend, spec, random):
-    """torch's own checks: nothing aliased or changed, fake kernels like the real ones, autograd compiled.
+    """torch's own checks: nothing is aliased or mutated, fake kernels match real ones, autograd compiles.
 
-    The last, which takes longest, of one call of every operator: test_compile.py compiles all options.
+    The last check takes longest, and runs on one call of every operator: test_compile.py compiles all options.
     """
     torch = torch_backend.torch
     compiled = set()
@@ -41,14 +41,15 @@ def test_opcheck(torch_backend, spec, random):
 
 
 def checks(func, compile):
-    """Attention's second derivative is a long formula of torch's own operators: symbolic shapes take it a minute."""
+    """The checks for this operator. With symbolic shapes, attention's second derivative takes a minute: it is a long
+    formula of torch's operators."""
     shapes = "static" if "attention" in func.__name__ and "backward" in func.__name__ else "dynamic"
     compiled = (f"test_aot_dispatch_{shapes}",) * compile
     return ("test_schema", "test_autograd_registration", "test_faketensor", *compiled)
 
 
 def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):
-    """bfloat16 beside float32 parameters: outputs whose dtype is not x's."""
+    """bfloat16 inputs with float32 parameters: outputs whose dtype is not x's."""
     torch = torch_backend.torch
     for label, (func, args, kwargs) in recorded_calls(torch_backend, spec, random, "bfloat16").items():
         fresh = tuple(x.detach().clone() if isinstance(x, torch.Tensor) else x for x in args)
@@ -57,13 +58,13 @@ def test_fake_kernels_of_mixed_dtypes(torch_backend, spec, random):
 
 
 def test_every_operator_is_reached(torch_cpu, random):
-    """So that opcheck, and the derivatives' suites, leave none out."""
+    """Hence opcheck and the derivatives' suites test all operators."""
     reached = {
         func._opname for spec in SPECIFICATIONS for func, _, _ in recorded_calls(torch_cpu, spec, random).values()
     }
     elsewhere = OPERATORS | float8.SIGNATURES.keys()  # test_updates.py, test_float8.py
     others = registered_operators() - reached - elsewhere
-    assert all(map(is_of_an_expression, others))  # which other tests have added
+    assert all(map(is_of_an_expression, others))  # added by other tests
 
 
 def test_autograd_is_in_python_behind_that_in_cpp(torch_cpu):
@@ -85,7 +86,7 @@ def test_raw_operators_give_the_same_bits(torch_backend, spec, random):
 
 @pytest.mark.parametrize("fake", ["meta", "fake"])
 def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
-    """Shapes and dtypes are known before anything is computed."""
+    """Shapes and dtypes are inferred before anything is computed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     torch = torch_cpu.torch
@@ -106,14 +107,14 @@ def test_tensors_without_data(torch_cpu, spec, dtype, fake, random):
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_gradients_without_data(torch_backend, spec, compiled, random):
-    """Of fake tensors, which say that they are on the device, in eager code and through Dynamo."""
+    """With fake tensors, which claim to be on the device, in eager code and through Dynamo."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     torch = torch_backend.torch
     function, inputs, _ = call_and_leaves(torch_backend, spec, random)
     expected = outputs_and_gradients(torch, function, inputs)
     if compiled:
-        torch.compiler.reset()  # it compiles one piece of code, such as this one, a few times only
+        torch.compiler.reset()  # torch recompiles one piece of code, such as this one, only a few times
         function = torch.compile(function, fullgraph=True, backend="eager")
     with FakeTensorMode() as mode:
         got = outputs_and_gradients(torch, function, tuple(mode.from_tensor(x) for x in inputs))
@@ -138,8 +139,8 @@ def test_sparse_tensors(torch_cpu, spec, random):
         torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()}, sample.options)
 
 
-def test_a_dtype_that_the_core_does_not_know(torch_cpu):
-    """Refused by a sentence, and what else was given is freed."""
+def test_an_unsupported_dtype_is_refused(torch_cpu):
+    """Refused with a message, and the other arguments are freed."""
     torch = torch_cpu.torch
     x = torch.zeros(4)
     alive = weakref.ref(x)
@@ -152,6 +153,6 @@ def test_a_dtype_that_the_core_does_not_know(torch_cpu):
 
 
 def test_errors_of_torch_name_no_folder_of_the_build(torch_cpu, spec):
-    """Where no kernel fits, torch says where each of them was registered."""
+    """If no kernel fits, torch prints where each kernel was registered."""
     dump = torch_cpu.torch._C._dispatch_dump(f"fusedops::{spec.operator}")
     assert "\nCPU: registered at torch_binding/library.cpp" in dump

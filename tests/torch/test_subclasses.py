@@ -1,4 +1,5 @@
-"""PyTorch: subclasses of torch.Tensor and modes. Those that run any operator run ours; the others meet a sentence."""
+"""PyTorch: subclasses of torch.Tensor and modes. Those that support any operator run fusedops's; others raise an
+error."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def case(torch_backend, spec, random):
 
 
 def first_matrix(inputs):
-    """Where it stands: a tensor with rows, which some kinds of tensors must have."""
+    """The name of the first tensor with rows, which some kinds of tensors must have."""
     return next(place for place, x in enumerate(inputs) if x.dim() > 1)
 
 
@@ -26,7 +27,7 @@ def with_one(inputs, place, x):
 
 
 def refusing_subclass(torch):
-    """A tensor around another one, which runs nothing."""
+    """A wrapper tensor that refuses every operator."""
 
     class Refuses(torch.Tensor):
         @staticmethod
@@ -41,7 +42,7 @@ def refusing_subclass(torch):
 
 
 def test_a_subclass_that_refuses(case, spec):
-    """Whichever input it is."""
+    """Refused as any of the inputs."""
     torch, function, inputs, names = case
     wrap = refusing_subclass(torch)
     for place, name in enumerate(names):
@@ -64,7 +65,7 @@ def test_a_subclass_that_knows_no_function(case, spec):
         function(*given)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # that they are experimental, and do not know our operator
+@pytest.mark.filterwarnings("ignore::UserWarning")  # that they are experimental, and do not know the operator
 def test_masked_tensors(case, spec):
     torch, function, inputs, names = case
     place = first_matrix(inputs)
@@ -79,7 +80,8 @@ def test_masked_tensors(case, spec):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("layout", "kind", "compiled"),
-    [("jagged", "jagged", False), ("jagged", "jagged", True), ("strided", "nested", False)],  # no compiler takes those
+    # no compiler supports the last one
+    [("jagged", "jagged", False), ("jagged", "jagged", True), ("strided", "nested", False)],
     ids=["jagged", "jagged-compiled", "strided"],
 )
 def test_nested_tensors(case, torch_backend, spec, layout, kind, compiled):
@@ -96,7 +98,7 @@ def test_nested_tensors(case, torch_backend, spec, layout, kind, compiled):
 
 @pytest.fixture
 def mesh(torch_backend):
-    """Of two devices, of which the other one is imagined."""
+    """A mesh of two devices, of which one is fake."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -106,7 +108,7 @@ def mesh(torch_backend):
 
 
 def test_distributed_tensors(case, spec, mesh):
-    """They run; beside one of them, a tensor of this process alone does not."""
+    """DTensors are supported, but not together with a plain tensor."""
     from torch.distributed.tensor import DTensor, Replicate
 
     torch, function, inputs, names = case
@@ -124,7 +126,7 @@ def test_distributed_tensors(case, spec, mesh):
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_subclass_that_runs_any_operator(case, torch_backend, compiled):
-    """One that holds two tensors runs ours on each, forward and backward."""
+    """A subclass that holds two tensors runs the operator on each, forward and backward."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     torch, function, inputs, _ = case
@@ -137,7 +139,7 @@ def test_a_subclass_that_runs_any_operator(case, torch_backend, compiled):
 
 
 def test_a_plain_subclass(case):
-    """One without rules of its own comes back, as from torch's functions; its gradients, too."""
+    """Results of a subclass without its own handlers have its class, as from torch's functions; so do gradients."""
     torch, function, inputs, _ = case
 
     class Plain(torch.Tensor):
@@ -152,7 +154,7 @@ def test_a_plain_subclass(case):
 
 
 def test_parameters(case):
-    """torch.nn.Parameter goes in, a tensor comes out."""
+    """torch.nn.Parameter is an input, a plain tensor the result."""
     torch, function, inputs, _ = case
     given = tuple(torch.nn.Parameter(x.detach(), requires_grad=x.requires_grad) for x in inputs)
     got = outputs_and_gradients(torch, function, given)
@@ -161,7 +163,7 @@ def test_parameters(case):
 
 
 def test_modes(case, spec):
-    """Modes that look at every call see ours, forward and backward, and change no result."""
+    """Modes that observe every call see the operator, forward and backward, and change no result."""
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,4 +1,4 @@
-"""transformers' Trainer with fusedops's optimizer, over models as they are and converted."""
+"""transformers' Trainer with fusedops's optimizer, over original and converted models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATE, DECAY, MAX_NORM = 1e-2, 0.1, 0.5  # a norm that the gradients of the first
 
 @pytest.fixture
 def trainer(torch_backend, transformers, tmp_path):
-    """One that trains a small Llama on random tokens: the same model and data in every call."""
+    """A trainer of a small Llama on random tokens: the same model and data in every call."""
     if find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
     torch = torch_backend.torch
@@ -32,7 +32,7 @@ def trainer(torch_backend, transformers, tmp_path):
             return {"input_ids": self.rows[i], "labels": self.rows[i]}
 
     class Recorded(transformers.Trainer):
-        """Keeps the loss of each step."""
+        """Records the loss of each step."""
 
         def training_step(self, *args, **kwargs):
             loss = super().training_step(*args, **kwargs)
@@ -56,7 +56,7 @@ def trainer(torch_backend, transformers, tmp_path):
             logging_strategy="no",
             **{"save_strategy": "no", **options},
         )
-        arguments._n_gpu = min(arguments.n_gpu, 1)  # it would take all that there are
+        arguments._n_gpu = min(arguments.n_gpu, 1)  # by default it takes all GPUs
         by_class = {"optimizer_cls_and_kwargs": (optimizer, KWARGS)}
         hook = {"optimizers": (optimizer(model), None)} if is_made else by_class
         found = Recorded(model=model, args=arguments, train_dataset=Tokens(), **hook)
@@ -74,7 +74,7 @@ def parameters(trainer):
 
 
 @pytest.mark.parametrize("convert", [None, {}, {"fuse_loss": True}], ids=["as it is", "converted", "fused loss"])
-def test_losses_are_those_of_torch_s_optimizer(torch, trainer, convert):
+def test_losses_equal_those_of_torchs_optimizer(torch, trainer, convert):
     from fusedops.torch.optim import AdamW
 
     theirs, ours = trainer(torch.optim.AdamW), trainer(AdamW, convert=convert)
@@ -83,13 +83,13 @@ def test_losses_are_those_of_torch_s_optimizer(torch, trainer, convert):
     assert type(ours.optimizer.optimizer) is AdamW
     inputs = ours._prepare_inputs({name: x[None] for name, x in ours.train_dataset[0].items()})
     assert (ours.model.train()(**inputs).logits is None) == bool(convert)  # {}: without a fused loss
-    # A step divides by the root of the second moments, so that the roundings of the gradients' sums count whole.
+    # A step divides by the root of the second moments, so the roundings of the gradients' sums count in full.
     roundings = STEPS * LENGTH * BATCH * torch.finfo(torch.float32).eps
     torch.testing.assert_close(ours.losses, theirs.losses, rtol=roundings, atol=0)
     assert len(ours.losses) == STEPS
 
 
-def test_trainer_s_own_groups_and_clipping(torch, trainer):
+def test_groups_and_clipping_of_trainer(torch, trainer):
     from fusedops.torch.optim import AdamW
 
     ours = trainer(AdamW)
@@ -112,7 +112,7 @@ def test_trainer_s_own_groups_and_clipping(torch, trainer):
 
 
 def test_the_optimizer_clips_itself(torch, trainer):
-    """With `max_grad_norm` of ours instead of Trainer's, given as an object."""
+    """With fusedops's `max_grad_norm` instead of Trainer's, passed as an object."""
     from fusedops.torch.optim import AdamW
 
     def optimizer(model):
@@ -131,8 +131,8 @@ def test_the_optimizer_clips_itself(torch, trainer):
 
 
 @pytest.mark.parametrize("convert", [None, {"fuse_loss": True}], ids=["as it is", "converted"])
-def test_a_run_that_is_resumed(torch, trainer, convert):
-    """Gives the parameters of one that was not interrupted, bit for bit."""
+def test_a_resumed_run(torch, trainer, convert):
+    """Gives the parameters of an uninterrupted run, bit for bit."""
     from fusedops.torch.optim import AdamW
 
     whole = trainer(AdamW, convert=convert)
@@ -146,8 +146,8 @@ def test_a_run_that_is_resumed(torch, trainer, convert):
         assert torch.equal(x, y)
 
 
-def test_a_checkpoint_of_torch_s_optimizer(torch, trainer):
-    """A run that began with torch's goes on with ours."""
+def test_a_checkpoint_of_torchs_optimizer(torch, trainer):
+    """A run that started with torch's optimizer continues with fusedops's."""
     from fusedops.torch.optim import AdamW
 
     first = trainer(torch.optim.AdamW, save_strategy="steps", save_steps=STEPS // 2)

@@ -1,4 +1,4 @@
-"""PyTorch: torch.func, autocast, and that calls leave their inputs alone."""
+"""PyTorch: torch.func, autocast, and inputs that stay unchanged."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_jvp(torch_backend, spec, random):
 
 @pytest.mark.parametrize("place", [0, -1])
 def test_vmap(torch_backend, spec, place, random):
-    """Over all tensors, and over each alone, wherever the mapped dimension stands: as a loop over it."""
+    """Over all tensors and over each alone, with the mapped dimension in any place: equals a loop over it."""
     torch = torch_backend.torch
     function, tensors = prepared(torch_backend, spec, random)
     chosen = [range(len(tensors)), *((i,) for i in range(len(tensors)))]
@@ -169,7 +169,7 @@ def test_functional_call(torch_backend, spec, random):
 
 
 def test_vmap_of_all_tensors(torch_backend, spec, random):
-    """Those without a gradient too, such as labels, over calls whose shapes agree."""
+    """Tensors without a gradient too, such as labels, over calls whose shapes agree."""
     torch = torch_backend.torch
     samples = [spec.sample((2, 3), random) for _ in range(3)]
     tensors = [torch_backend.tensors(sample, "float64") for sample in samples]
@@ -202,7 +202,7 @@ def test_autocast_leaves_dtypes_alone(torch_backend, spec, random):
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_autocast(torch_backend, spec, narrow, compiled, random):
-    """Computes as on inputs of autocast's dtype; gradients have the dtype of the inputs."""
+    """Computes like a call on inputs of autocast's dtype; gradients have the dtype of the inputs."""
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
     inputs = torch_backend.leaves(torch_backend.tensors(sample, "float32"), spec.differentiable(sample))
@@ -222,7 +222,7 @@ def test_autocast(torch_backend, spec, narrow, compiled, random):
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_nested_autocast(torch_backend, spec, compiled, random):
-    """The innermost counts, also where it turns autocast off; inside compiled code, too."""
+    """The innermost context applies, also if it disables autocast; inside compiled code, too."""
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
     inputs = torch_backend.tensors(sample, "float32")
@@ -263,7 +263,8 @@ def test_autocast_mixes_dtypes_but_keeps_float64(torch_backend, spec, random):
 
 
 def mixes(torch_backend, sample, pairs):
-    """The sample's inputs in pairs of dtypes, each floating input once in the first and the others in the second."""
+    """The sample's inputs in pairs of dtypes: each floating input once in the first dtype, and the others in the
+    second."""
     for first, second in pairs:
         one, others = (torch_backend.tensors(sample, dtype) for dtype in (first, second))
         yield from ({**others, name: one[name]} for name in sample.floating)
@@ -281,7 +282,7 @@ def promoted(torch, spec, sample, inputs):
 @pytest.mark.parametrize("spec", PROMOTED, ids=str)
 @pytest.mark.parametrize("way", ["eager", "compiled", "disabled", "other device"])
 def test_autocast_promotes_what_is_refused(torch_backend, spec, way, random):
-    """Values and gradients are those of promoted inputs; dtypes that are taken without autocast stay as they are."""
+    """Values and gradients are those of promoted inputs; dtypes that are supported without autocast stay unchanged."""
     torch = torch_backend.torch
     sample = spec.sample((3, 5), random)
     names = spec.differentiable(sample)
@@ -310,7 +311,7 @@ def test_autocast_promotes_what_is_refused(torch_backend, spec, way, random):
         expected = inputs if is_taken(inputs) else promoted(torch, spec, sample, inputs)
         refused += expected is not inputs
         if way == "other device":
-            torch.set_autocast_enabled(other, True)  # torch.autocast looks for the device
+            torch.set_autocast_enabled(other, True)  # torch.autocast checks for the device
             try:
                 assert is_taken(inputs) == (expected is inputs)
             finally:
@@ -347,7 +348,7 @@ def test_inputs_are_neither_changed_nor_returned(torch_backend, spec, dtype, ran
 
 
 def test_functionalize(torch_backend, spec, random):
-    """Innermost, where torch has no rule of an autograd.Function: between mutations, differentiated and mapped."""
+    """Innermost, where torch does not support an autograd.Function: between mutations, differentiated and mapped."""
     torch = torch_backend.torch
     function, tensors = prepared(torch_backend, spec, random)
     positions, scalar = tuple(range(len(tensors))), total(function)

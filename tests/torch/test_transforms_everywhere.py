@@ -1,6 +1,6 @@
 """PyTorch: every transform of torch.func over the registered operators: direct calls, exported programs, compiled code.
 
-What is right is plain eager code, which torch/test_transforms.py compares with torch's own autograd.
+The reference is plain eager code, which torch/test_transforms.py compares with torch's own autograd.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _forget_compiled_code(torch_backend):
 
 
 def check(function, other, tensors, names=None):
-    """That `other`, the same function in another way, is transformed alike."""
+    """Asserts that every transform of `other`, another form of the same function, gives the same results."""
     from tests.helpers.torch_transforms import assert_close, transforms
 
     for name, transform in transforms(function, tensors).items():
@@ -33,14 +33,14 @@ def check(function, other, tensors, names=None):
 
 
 def check_compiled(torch, function, tensors, compiler, names=None):
-    """That the transforms compile as one graph."""
-    from tests.helpers.torch_transforms import all_at_once, assert_close
+    """Asserts that the transforms compile as one graph."""
+    from tests.helpers.torch_transforms import all_transforms, assert_close
 
-    every = all_at_once(function, tensors, names)
+    every = all_transforms(function, tensors, names)
     assert_close(torch.compile(every, backend=compiler, fullgraph=True)(*tensors), every(*tensors))
 
 
-def bare(torch, spec, sample, inputs, names):
+def registered_call(torch, spec, sample, inputs, names):
     """The registered operator as a function of the named inputs."""
     from fusedops.torch.library import TABLE
 
@@ -65,7 +65,7 @@ def test_bare_operators(torch_backend, spec, random):
     names, inputs = spec.differentiable(sample), torch_backend.tensors(sample, "float64")
     function, _ = function_and_leaves(torch_backend, spec, sample)
     tensors = tuple(inputs[name] for name in names)
-    check(function, bare(torch, spec, sample, inputs, names), tensors)
+    check(function, registered_call(torch, spec, sample, inputs, names), tensors)
 
 
 def test_exported_programs(torch_backend, spec, random):
@@ -82,7 +82,7 @@ def test_exported_programs(torch_backend, spec, random):
 
 
 def test_backward_operators(torch_cpu, spec, random):
-    """The registered operators that derivatives are made of: forward mode is the transpose of reverse mode."""
+    """The registered operators that derivatives consist of: forward mode is the transpose of reverse mode."""
     torch = torch_cpu.torch
     for func, args, kwargs in recorded_calls(torch_cpu, spec, random).values():
         wanted = [
@@ -97,7 +97,7 @@ def test_backward_operators(torch_cpu, spec, random):
             for i, x in zip(wanted, tensors, strict=True):
                 given[i] = x
             outputs = func(*given, **kwargs)
-            return tuple(y for y in tuples(outputs) if y.numel())  # a gradient that is not needed has no elements
+            return tuple(y for y in tuples(outputs) if y.numel())  # an unneeded gradient has no elements
 
         if sum(x.numel() for x in tensors) > 100 or not function(*tensors):
             continue
@@ -117,8 +117,8 @@ JACOBIANS = ("jacfwd", "jacrev", "hessian")
 
 @pytest.fixture(scope="module")
 def uncompiled():
-    """The transforms of functions of several tensors that this version of torch cannot compile, whatever the function:
-    before 2.13 those that make a standard basis."""
+    """The transforms that this version of torch cannot compile for any function of several tensors: before 2.13 those
+    that create a standard basis."""
     import torch
 
     jacobians = torch.func.jacfwd(torch.mul, (0, 1))
@@ -131,9 +131,9 @@ def uncompiled():
 
 # One of each kind: scalars, several results, integers, a product.
 OF_INDUCTOR = [spec for spec in BUILT_IN if spec.name in ("axpby", "add_rms_norm", "cross_entropy", "linear")]
-# Operators whose second derivatives others have as well: axpby's, none (add and dropout_add), add_layer_norm's,
+# Operators whose second derivatives equal those of others: axpby's, none (add and dropout_add), add_layer_norm's,
 # add_layer_norm's with the formula of rms_norm, and gated_linear's. Those of attention are a formula of torch's own
-# operators, over which compilers take longest.
+# operators, which compiles slowest.
 ALIKE = ("scale", "add", "dropout_add", "layer_norm", "add_rms_norm", "linear", "attention", "attention_varlen")
 WHOLE = [*(spec for spec in BUILT_IN if spec.name not in ALIKE), EXPRESSIONS["norm"]]
 
@@ -150,21 +150,21 @@ def check_whole(torch_backend, spec, compiler, uncompiled, random, is_wanted):
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", WHOLE, ids=str)
 def test_compiled_whole(torch_backend, spec, uncompiled, random):
-    """What test_compiled has not seen."""
+    """The operators and transforms that test_compiled leaves out."""
     check_whole(torch_backend, spec, "aot_eager", uncompiled, random, lambda name: name not in ("jvp", "grad"))
 
 
 @pytest.mark.slow  # inductor compiles hundreds of small kernels
 @pytest.mark.parametrize("spec", OF_INDUCTOR, ids=str)
 def test_compiled_by_inductor(torch_backend, spec, uncompiled, random):
-    """What inductor compiles are aot_eager's graphs: it need not see all of them."""
+    """Inductor compiles aot_eager's graphs, so a few operators suffice."""
     need_inductor()
     names = ("jvp", "grad", "hessian", "vmap of jvp")
     check_whole(torch_backend, spec, "inductor", uncompiled, random, lambda name: name in names)
 
 
 def layer_function(torch, case, backend, random):
-    """A layer in float64 as a function of its floating inputs and its parameters, and these."""
+    """A layer in float64 as a function of its floating inputs and parameters, and these tensors."""
     layer = ours(case).to(backend.device, torch.float64)
     set_random_parameters([layer], random)
     inputs = case.tensors(backend, "float64", random)

@@ -1,4 +1,4 @@
-"""Calls that type checkers must take, and their types; they are run as well."""
+"""Calls that type checkers must accept, and their types; they are run as well."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ y: tf.Tensor = dense(x)
 assert_type(dense.why_not(x), "str | None")
 assert_type(fo.keras.GatedDense(4, activation="gelu_tanh"), fk.GatedDense)
 
-# what else there is
+# other names
 assert_type(fk.convert(dense, verbose=False), fk.Dense)
 assert_type(fk.revert(dense), fk.Dense)
 assert_type(fo.library_path(), str)

@@ -1,4 +1,4 @@
-"""Calls that type checkers must take, and their types; they are run as well."""
+"""Calls that type checkers must accept, and their types; they are run as well."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ assert_type(fnn.Linear(4, 2, activation="gelu")(x), Tensor)
 assert_type(fnn.GEGLU(approximate="tanh")(x, up=x), Tensor)
 model = nn.Sequential(fnn.RMSNorm(4), nn.LayerNorm(4))
 
-# what else there is
+# other names
 assert_type(fo.convert(model, verbose=False), nn.Sequential)
 assert_type(fo.revert(convert(nn.LayerNorm(4), verbose=False)), nn.LayerNorm)
 assert_type(fo.explain(model, x).ours.seconds, float)

@@ -1,4 +1,4 @@
-"""Calls that type checkers must refuse, each for the reason behind it."""
+"""Calls that type checkers must refuse, each for the reason in its comment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-# What right_tf.py and wrong_tf.py use of TensorFlow, as types-tensorflow has it: TensorFlow itself comes without types.
+# The part of TensorFlow that right_tf.py and wrong_tf.py use, as in types-tensorflow: TensorFlow itself has no types.
 from collections.abc import Iterator, Sequence
 from typing import Any
 

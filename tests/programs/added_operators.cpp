@@ -1,6 +1,5 @@
-// A library of operators that is loaded at run time, as a user's is: triple(x), which is elementwise, and
-// weigh(bias, x, s) = x * s + bias, where s has any shape that broadcasts to that of x, and comes behind an input that
-// may be absent.
+// A library of operators loaded at run time, like a user's: triple(x), which is elementwise, and
+// weigh(bias, x, s) = x * s + bias, where the optional bias comes first, and s has any shape that broadcasts to x's.
 #include "core/cpu/elementwise.h"
 #include "core/declaration/library.h"
 
@@ -129,7 +128,7 @@ void put(const View& view, int64_t i, double value) {
   });
 }
 
-// The element of `small`, which broadcasts to `large`, that meets the i-th of it.
+// The element of `small`, which broadcasts to `large`, that corresponds to the i-th of it.
 int64_t met(const View& small, const View& large, int64_t i) {
   int64_t place = 0, stride = 1;
   for (int k = 1; k <= large.rank; ++k) {
@@ -178,7 +177,7 @@ const Operator& weigh_backward() {
   return op;
 }
 
-// Names that are not those of every framework, or that Python code speaks of.
+// Names that some frameworks lack, or that generated Python code uses.
 constexpr AttributeList kMap = {{"map", Type::f64, "2.0"}};
 constexpr Signature kNames{.name = "names", .inputs = {{"X"}, {"type"}}, .outputs = {{"Y", "X"}}, .attributes = kMap};
 constexpr Signature kNamesBackward{
@@ -205,7 +204,7 @@ const Operator& names_backward() {
   return op;
 }
 
-// Has as much of everything as there can be: y0 = x0 + x12 and so on, each if its need_y0 is true.
+// The maximum number of inputs, outputs and attributes: y0 = x0 + x12 and so on, each if its need_y0 is true.
 Status wide_rule(Rule& rule) {
   FUSEDOPS_TRY(rule.floating(0));
   for (int i = 1; i < kMaxInputs; ++i) FUSEDOPS_TRY(rule.same_as(i, 0));
@@ -224,21 +223,21 @@ Status wide_cpu(const Call& call) {
 const Operator& wide() {
   static const Operator op = [] {
     const auto name = [](const char* text, int i) { return (new std::string(text + std::to_string(i)))->c_str(); };
-    Operator row{{.name = "wide"}, {.rule = wide_rule, .cpu = wide_cpu}};
-    for (int i = 0; i < kMaxInputs; ++i) row.inputs.add({name("x", i)});
-    for (int i = 0; i < kMaxOutputs; ++i) row.outputs.add({name("y", i), "x0"});
-    for (int i = 0; i < kMaxAttributes; ++i) row.attributes.add({name("need_y", i), Type::boolean, "true"});
+    Operator result{{.name = "wide"}, {.rule = wide_rule, .cpu = wide_cpu}};
+    for (int i = 0; i < kMaxInputs; ++i) result.inputs.add({name("x", i)});
+    for (int i = 0; i < kMaxOutputs; ++i) result.outputs.add({name("y", i), "x0"});
+    for (int i = 0; i < kMaxAttributes; ++i) result.attributes.add({name("need_y", i), Type::boolean, "true"});
     auto& axes = *new std::string("...");
     for (int i = 1; i < kMaxInputs; ++i) axes += ", ...";
     for (int i = 0; i < kMaxOutputs; ++i) axes += i ? ", ..." : " -> ...";
-    row.axes = {{axes.c_str()}};
-    return row;
+    result.axes = {{axes.c_str()}};
+    return result;
   }();
   return op;
 }
 static_assert(kMaxInputs == 2 * kMaxOutputs && kMaxAttributes == kMaxOutputs);
 
-// triple under another name, and with an attribute of any name.
+// triple under another name, with an attribute of any name.
 Operator like_triple(const char* name, const char* attribute) {
   Operator op = triple();
   op.name = (new std::string(name))->c_str();
@@ -262,7 +261,7 @@ extern "C" FUSEDOPS_EXPORT const Library* fusedops_quadruple() { return library_
 extern "C" FUSEDOPS_EXPORT const Library* fusedops_names() { return library_of(names(), names_backward()); }
 extern "C" FUSEDOPS_EXPORT const Library* fusedops_wide() { return library_of(wide()); }
 
-// As FUSEDOPS_LIBRARY, of one operator.
+// Like FUSEDOPS_LIBRARY, for one operator.
 extern "C" FUSEDOPS_EXPORT const Library* fusedops_like_triple(const char* name, const char* attribute) {
   return library_of(*new Operator(like_triple(name, attribute)));
 }
@@ -270,7 +269,7 @@ extern "C" FUSEDOPS_EXPORT const Library* fusedops_like_triple(const char* name,
 namespace {
 
 struct Faulty {
-  Operator row;
+  Operator op;
   const char* sentence;
 };
 
@@ -321,18 +320,18 @@ const std::vector<Faulty> kFaulty = {
 
 }  // namespace
 
-// A library that brings a faulty row, and the sentence with which it is refused; null behind the last.
+// A library with an invalid operator, and the message that refuses it; null after the last.
 extern "C" FUSEDOPS_EXPORT const Library* faulty_library(int64_t place, const char** sentence) {
   static Library library;
-  static const Operator* row;
+  static const Operator* op;
   if (place > static_cast<int64_t>(kFaulty.size())) return nullptr;
   if (place == static_cast<int64_t>(kFaulty.size())) {
     library.abi.version = -1;
     *sentence = "fusedops: the library of operators was compiled for another version of fusedops; compile it again";
     return &library;
   }
-  row = &kFaulty[static_cast<size_t>(place)].row;
-  library = {{}, &row, 1};
+  op = &kFaulty[static_cast<size_t>(place)].op;
+  library = {{}, &op, 1};
   *sentence = kFaulty[static_cast<size_t>(place)].sentence;
   return &library;
 }

@@ -1,5 +1,5 @@
-"""Run by tests/tf/test_rows.py: adds operators while the process runs, and writes what each way of using them raises,
-nothing if all is well."""
+"""Run by tests/tf/test_added_operators.py: adds operators while the process runs, and writes the errors of each use,
+nothing on success."""
 
 import ctypes
 import json
@@ -30,7 +30,7 @@ def _triple_backward(f, c, gdx):
 
 @gradient("weigh_backward", saves=("s", "x", "dy"))
 def _weigh_backward(f, c, gds, gdx):
-    """TensorFlow makes zeros of what is absent."""
+    """TensorFlow passes zeros for absent gradients."""
     return {
         "dy": lambda: f.weigh(f.weigh(None, gdx, c.s), c.x, gds),
         "x": lambda: f.weigh(None, c.dy, gds),
@@ -52,29 +52,29 @@ def close(found, expected):
 
 @check
 def xla_before():
-    """What XLA has learned of operators when it compiles first must not be all that it will know."""
+    """XLA must find operators that are added after its first compilation."""
     compiled = tf.function(lambda x: fo.relu(x), jit_compile=True)
     close(compiled(X), tf.nn.relu(X))
 
 
 @check
 def adding():
-    """By threads at once, of which one adds them."""
+    """Several threads call it while one adds operators."""
     assert not hasattr(ops, "triple")
-    library.added()  # there is nothing
-    rows, said = [], []
-    library.for_each(lambda row: rows.append(row.name))
-    built_in = len(rows)
+    library.added()  # not there yet
+    operators, messages = [], []
+    library.for_each(lambda operator: operators.append(operator.name))
+    built_in = len(operators)
 
     def add():
         try:
             library.add(OTHERS.fusedops_library)
         except ValueError as error:
-            said.append(str(error))
+            messages.append(str(error))
 
     in_threads(add)
-    assert said == ["fusedops: an operator is already named like triple"] * 7, said
-    assert rows[built_in:] == ["triple", "triple_backward", "weigh", "weigh_backward", "frozen"], rows
+    assert messages == ["fusedops: an operator is already named like triple"] * 7, messages
+    assert operators[built_in:] == ["triple", "triple_backward", "weigh", "weigh_backward", "frozen"], operators
     assert not hasattr(fo, "triple")
 
 
@@ -184,7 +184,7 @@ def saved_model():
 
 @check
 def while_tracing():
-    """An operator is added in a function that is being traced, and compiled."""
+    """An operator is added inside a function while it is traced, and compiled."""
 
     @tf.function(jit_compile=True)
     def f(x, s):
@@ -203,7 +203,7 @@ def while_tracing():
 
 @check
 def no_gradient():
-    """Of an operator for which nobody has declared one."""
+    """An operator for which no gradient is declared."""
     with tf.GradientTape() as tape:
         tape.watch(X)
         y = ops.frozen(X)
@@ -218,7 +218,7 @@ def no_gradient():
 
 @check
 def any_names():
-    """Such that TensorFlow has no such name, or that the text of a function speaks of them."""
+    """Names that TensorFlow renames, or that a function's text uses."""
     library.add(OTHERS.fusedops_names)
     for x in (X, tf.constant(X.numpy(), tf.float16)):
         with tf.GradientTape() as tape:
@@ -240,7 +240,7 @@ def any_names():
 
 @check
 def wide():
-    """As many inputs, outputs and attributes as there can be."""
+    """The maximum number of inputs, outputs and attributes."""
     library.add(OTHERS.fusedops_wide)
     xs = [i * X for i in range(24)]
 
@@ -258,7 +258,7 @@ def wide():
 
 @check
 def beside_a_copy():
-    """Of the library, in which the same operator is added first."""
+    """With a copy of the library, in which the same operator is added first."""
     copy = str(shutil.copy(library.LIBRARY, FOLDER / "copy.so"))
     tf.load_op_library(copy)
     other, twin = ctypes.CDLL(copy), like_triple("twin")

@@ -1,4 +1,4 @@
-"""TensorFlow: operators that are added to the table at run time, from a library of their own."""
+"""TensorFlow: operators added to the operator table at run time, from their own library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from tests.helpers.added_rows import compiled
+from tests.helpers.added_operators import compiled
 from tests.helpers.running import python, run_program
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def added(tmp_path_factory):
     return compiled(tmp_path_factory)
 
 
@@ -24,7 +24,7 @@ try:
     tf.saved_model.load({model!r})
 except RuntimeError as error:
     print(error)
-library.add(ctypes.CDLL({rows!r}).fusedops_library)
+library.add(ctypes.CDLL({added!r}).fusedops_library)
 model, x = tf.saved_model.load({model!r}), tf.constant([[1.0, 2.0, 3.0]])
 with tf.GradientTape() as tape:
     tape.watch(x)
@@ -33,15 +33,14 @@ print(y.numpy().tolist(), tape.gradient(y, x).numpy().tolist())
 """
 
 
-def test_added_operators_are_like_any_other(tf_cpu, rows, tmp_path):
-    """In a process of its own; in another one, the SavedModel that it leaves needs the operators before it is
-    loaded."""
-    done = run_program("tf_rows.py", rows, tmp_path)
+def test_added_operators_are_like_any_other(tf_cpu, added, tmp_path):
+    """Runs in its own process. In another one, the SavedModel that it leaves loads once the operators are added."""
+    done = run_program("tf_added_operators.py", added, tmp_path)
     assert done.returncode == 0, done.stderr
     raised = json.loads((tmp_path / "raised.json").read_text())
     assert not raised, "\n".join(raised.values())
 
-    done = python(LOAD.format(model=str(tmp_path / "model"), rows=str(rows)), CUDA_VISIBLE_DEVICES="")
+    done = python(LOAD.format(model=str(tmp_path / "model"), added=str(added)), CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
     assert "Op type not registered 'FusedopsTriple'" in done.stdout
     assert "[[5.0, 10.0, 15.0]] [[5.0, 5.0, 5.0]]" in done.stdout

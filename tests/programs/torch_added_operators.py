@@ -1,5 +1,5 @@
-"""Adds the operators of tests/programs/rows.cpp to PyTorch's binding, and checks that they are like any other: prints
-the checks that failed, as JSON, with what they raised. The argument: the library."""
+"""Adds the operators of tests/programs/added_operators.cpp to PyTorch's binding, and checks that they behave like any
+other: prints the failed checks with their errors, as JSON. The argument: the library."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ def plain_weigh(bias, x, s):
 
 @check
 def added_while_in_use():
-    """By threads at once, of which one adds it."""
-    calls, said = [], []
-    library.for_each(lambda row: calls.append(row.name))
+    """Several threads call it while one adds it."""
+    calls, messages = [], []
+    library.for_each(lambda operator: calls.append(operator.name))
     built_in = len(calls)
 
     def add_once():
         try:
             library.add(LIBRARY.fusedops_library)
         except ValueError as error:
-            said.append(str(error))
+            messages.append(str(error))
 
     in_threads(add_once, lambda: fo.relu(torch.ones(3, requires_grad=True)).sum().backward())
-    assert said == ["fusedops: an operator is already named like triple"] * 7, said
+    assert messages == ["fusedops: an operator is already named like triple"] * 7, messages
     assert calls[built_in:] == ["triple", "triple_backward", "weigh", "weigh_backward", "frozen"], calls
     library.added()
     assert len(calls) == built_in + 5
@@ -117,7 +117,7 @@ def second_derivatives():
 
 @check
 def no_derivative():
-    """Of an operator for which nobody has declared one."""
+    """An operator for which no derivative is declared."""
     x = random(3)
     torch.testing.assert_close(ops.frozen(x), 3 * x)
     try:
@@ -172,7 +172,7 @@ def fake():
 
 @check
 def any_names():
-    """Such that Python code uses them. A name that is not declared is refused there, too."""
+    """Names that generated Python code uses. An undeclared name is refused there, too."""
     library.add(LIBRARY.fusedops_names)
     x = random(3, 5)
     y = ops.names(x, x.detach(), map=0.5)
@@ -223,7 +223,7 @@ def quadruple():
 
 @check
 def added_while_compiled():
-    """What adds an operator is called once, while the compiler traces."""
+    """A function that adds an operator is called once, while the compiler traces."""
 
     def function(x):
         return ops.weigh(None, getattr(ops, quadruple())(x), 2.0)

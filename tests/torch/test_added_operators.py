@@ -1,4 +1,4 @@
-"""PyTorch: operators that are added to the table at run time, from a library of their own."""
+"""PyTorch: operators added to the operator table at run time, from their own library."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import re
 import pytest
 
 from fusedops import growth
-from tests.helpers.added_rows import compiled
+from tests.helpers.added_operators import compiled
 from tests.helpers.running import run_program
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def added(tmp_path_factory):
     return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize("autograd", ["cpp", "python"])
-def test_added_operators_are_like_any_other(rows, autograd):
+def test_added_operators_are_like_any_other(added, autograd):
     pytest.importorskip("torch")
-    done = run_program("torch_rows.py", rows, FUSEDOPS_TORCH_AUTOGRAD=autograd)
+    done = run_program("torch_added_operators.py", added, FUSEDOPS_TORCH_AUTOGRAD=autograd)
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout.splitlines()[-1])
     assert not failed, "\n".join(failed.values())
 
 
-def test_faulty_rows_are_refused(rows):
-    """With a sentence, and none of them is added."""
+def test_invalid_operators_are_refused(added):
+    """Refused with a message, and none of them is added."""
     library = pytest.importorskip("fusedops.torch.library")
-    faulty = ctypes.CDLL(str(rows)).faulty_library
+    faulty = ctypes.CDLL(str(added)).faulty_library
     faulty.restype = ctypes.c_void_p
     sentence, before = ctypes.c_char_p(), dict(library.TABLE)
     for place in range(100):
