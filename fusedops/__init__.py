@@ -11,10 +11,10 @@ __all__ = ["__version__", "show_config"]
 
 if TYPE_CHECKING:
     from fusedops import torch as torch
-else:  # a checker would take any name for an attribute
+else:  # hidden from type checkers, which would accept any attribute
 
     def __getattr__(name: str) -> Any:
-        if name == "torch":  # so that fusedops.torch.jit.load() needs no other import, whether it is built or not
+        if name == "torch":  # fusedops.torch.jit.load() needs no other import, built or not
             from fusedops.building.unbuilt import torch
 
             return torch()

@@ -1,4 +1,4 @@
-"""Arguments of constructors that have the signature of a framework's class and more."""
+"""Arguments of constructors that extend the signature of a framework's class."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Any
 
 
 def given(names: Mapping[str, Any], *own: str) -> dict[str, Any]:
-    """A constructor's arguments by name, without its `own`: `given(locals())`, before it has other variables."""
+    """A constructor's arguments by name, without its `own`. Its first statement calls `given(locals())`."""
     arguments = {name: value for name, value in names.items() if name not in ("self", "__class__", "kwargs", *own)}
     return arguments | names.get("kwargs", {})

@@ -1,7 +1,7 @@
-"""The axes along which a call of an operator can be divided, and what becomes of its tensors then.
+"""The axes along which a call of an operator can be divided, and the parts of its tensors.
 
-An operator declares them in the notation that `Axes` in core_cuda/core/declaration/signature.h describes. Nothing here
-belongs to a framework: shapes are sequences of sizes, which may be a tracer's symbols.
+`Axes` in core_cuda/core/declaration/signature.h describes the notation in which operators declare them. The code is
+independent of frameworks: shapes are sequences of sizes, which may be a tracer's symbols.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>\w+)(?:(?P<relation>!?=)(?P<val
 
 @dataclass(frozen=True)
 class Share:
-    """A tensor of one part of a call, in terms of the tensor of the whole call."""
+    """The relation of a tensor in one part of a call to the tensor of the whole call."""
 
-    kind: str  # "all" of it, a "part", a "term" of a sum, or a "mean" of which all parts' weighted mean is the whole
+    kind: str  # "all" of it, a "part", a "term" of a sum, or a "mean": the parts' weighted mean is the whole
     dim: int = 0  # of a "part": the divided dimension
 
 
@@ -49,8 +49,11 @@ class Division:
         return {} if self.place is None else dict(zip(self.place, (offset, self.sizes[0]), strict=True))
 
     def allows(self, parts: int) -> bool:
-        """True if a call can have so many parts. They may have any sizes if all tensors have the same number of
-        elements along the axis, and are equal otherwise, as those of key heads that several heads share."""
+        """True if a call can be divided into this many parts.
+
+        Parts may differ in size if all tensors have the same number of elements along the axis. Otherwise, as for key
+        heads that several heads share, parts are equal.
+        """
         return all(size == self.sizes[0] for size in self.sizes) or all(size % parts == 0 for size in self.sizes)
 
 
@@ -60,7 +63,7 @@ def divisions(
     inputs: Sequence[Sequence[Any] | None],
     outputs: Sequence[Sequence[Any]],
 ) -> list[Division]:
-    """The ways to divide a call with these attributes, on tensors of these shapes; None stands for an absent input."""
+    """The ways to divide a call with these attributes and shapes. An absent input is None."""
     terms = _terms(operator, attributes, inputs)
     if terms is None:
         return []
@@ -80,9 +83,9 @@ def divisions(
 
 
 def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
-    """True if leading dimensions of a call are independent of each other, so that it can have one more of them.
+    """True if the leading dimensions of a call are independent batch dimensions, so that it can have one more.
 
-    Parameters and scalars have none. Nothing is a sum over the leading dimensions then.
+    Parameters and scalars have none, and no output is a sum over them.
     """
     terms = _terms(operator, attributes, inputs)
     if terms is None:
@@ -93,7 +96,7 @@ def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequen
 
 
 def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:
-    """The outputs that are means over axes, each with the output that weights it; None stands for an absent input."""
+    """The outputs that are means over axes, each with the output that weights it. An absent input is None."""
     terms = _terms(operator, attributes, inputs)
     outputs = () if terms is None else terms.tensors[len(operator.inputs) :]
     names = [output.name for output in operator.outputs]
@@ -164,12 +167,12 @@ def _tensor(term: _Term, shape: Sequence[Any] | None, leading: int, sizes: Mappi
 
 
 def _is_divisible(shape: Sequence[Any] | None) -> TypeGuard[Sequence[Any]]:
-    """False for an absent input, and for an output that is not needed, whose shape is [0]: all parts have the same."""
+    """False for an absent input, and for an unneeded output, whose shape is [0] in all parts."""
     return shape is not None and not (len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 0)
 
 
 def _expanded(axes: tuple[str, ...], leading: int) -> tuple[str, ...]:
-    """The axes, with one for each leading dimension."""
+    """The axes with "..." replaced by one axis per leading dimension."""
     if _LEADING not in axes:
         return axes
     place = axes.index(_LEADING)
@@ -177,12 +180,12 @@ def _expanded(axes: tuple[str, ...], leading: int) -> tuple[str, ...]:
 
 
 def _last(axes: tuple[str, ...], shape: Sequence[Any]) -> tuple[str, ...]:
-    """As many of them as there are dimensions."""
+    """The last axes, one per dimension."""
     return axes[max(0, len(axes) - len(shape)) :]
 
 
 def declared(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Axes | None:
-    """The declaration that counts for a call; None stands for an absent input."""
+    """The declaration that applies to a call. An absent input is None."""
     given = {x.name for x, found in zip(operator.inputs, inputs, strict=True) if found is not None}
     for axes in operator.axes:
         if all(_holds(condition, operator, attributes, given) for condition in axes.when.split()):

@@ -1,6 +1,6 @@
-"""Folders of compiled code: libraries, and kernels of expressions.
+"""Folders of compiled libraries and of kernels of expressions.
 
-As ssh does with keys, code is loaded only from files and folders that no other user can change.
+Code is loaded only from files and folders that no other user can change, as ssh does with keys.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ VARIABLE = "FUSEDOPS_CACHE_DIR"
 
 
 def folder() -> Path | None:
-    """The cache of this user, which may not exist yet; None if no variable sets a place."""
+    """This user's cache, which may not exist yet; None if no environment variable names a place."""
     for variable, below in ((VARIABLE, ""), ("XDG_CACHE_HOME", "fusedops"), ("HOME", ".cache/fusedops")):
         if os.environ.get(variable):
             return Path(os.environ[variable], below).absolute()
@@ -30,12 +30,12 @@ def create(folder: Path) -> None:
 
 
 def fault(cache: Path, *below: Path, variable: str = VARIABLE) -> str | None:
-    """Why code in a cache is not loaded, and what to do, in a sentence each; or None.
+    """Why code in a cache is not loaded and what to do, one sentence each; None if it can be loaded.
 
     Args:
         cache: the folder.
-        below: the folders and files in it that are used. What does not exist is passed over.
-        variable: the one that sets another folder.
+        below: the folders and files in it that are used. Missing ones are ignored.
+        variable: the environment variable that selects another folder.
     """
     for path in (cache, *below):
         try:

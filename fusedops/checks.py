@@ -1,7 +1,6 @@
-"""The checks that need Python's types, in the same words for both frameworks.
+"""Checks of Python types, with the same error sentences in both frameworks.
 
-Shapes and dtypes are the core's to check: it speaks the same sentence everywhere. What it never sees is what is no
-tensor at all, or an attribute that no text could spell.
+The core checks shapes and dtypes. It never sees values that are not tensors, or attributes that have no text form.
 """
 
 from __future__ import annotations
@@ -12,39 +11,39 @@ from typing import Any
 
 from fusedops.declarations import Attribute, Input, Operator
 
-_INTEGERS = 2**63  # those of 64 bits lie below it, and not below its negative
+_INT64_LIMIT = 2**63
 
 
 def is_number(value: Any) -> bool:
-    """Whether a scalar input or an attribute can take the value as a number. A bool is none."""
+    """True if a scalar input or an attribute accepts the value as a number. A bool is not a number."""
     kind = type(value)
     return kind is float or kind is int or (isinstance(value, numbers.Real) and not isinstance(value, bool))
 
 
 def is_integer(value: Any) -> bool:
-    """Whether an attribute can take the value as an integer of 64 bits. A bool is none."""
+    """True if an attribute accepts the value as a 64-bit integer. A bool is not an integer."""
     kind = type(value)
     integral = kind is int or (isinstance(value, numbers.Integral) and kind is not bool)
-    return integral and -_INTEGERS <= value < _INTEGERS
+    return integral and -_INT64_LIMIT <= value < _INT64_LIMIT
 
 
 _EXPECTED = {"scalar": "a number or a tensor of one element", "list": "a list of tensors"}
 
 
 def not_a_tensor(operator: Operator, input: Input, value: Any, advice: str = "") -> TypeError:
-    """The error for an input that is neither a tensor nor anything that the framework makes one of."""
+    """The error for an input that is neither a tensor nor convertible to one."""
     expected = _EXPECTED.get(input.kind, "a tensor")
     got = type(value).__name__ + (f": {advice}" if advice else "")
     return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {got}")
 
 
 def named(input: Input, item: int) -> str:
-    """A tensor of an input, as errors call it."""
+    """The name of a tensor of an input in errors."""
     return f"{input.name}[{item}]" if input.kind == "list" else input.name
 
 
 def other_device(operator: Operator, name: str, expected: Any, got: Any) -> RuntimeError:
-    """The error for a tensor that is not where the first one is; in the words of PyTorch's binding."""
+    """The error for a tensor on another device than the leading one, in the words of PyTorch's binding."""
     where = f"on {operator.inputs[operator.leading].name}'s device, {expected}"
     return RuntimeError(f"fusedops.{operator.name}: {name} must be {where}; got {got}")
 
@@ -58,12 +57,12 @@ def number(operator: Operator, input: Input, value: Any) -> float:
 
 
 def plain_attribute(attribute: Attribute) -> str:
-    """The test, in Python, whether the value in a variable of the attribute's name is of its very type and allowed."""
+    """Python text: true if the variable named like the attribute has exactly its type, and an allowed value."""
     name, kind = attribute.name, attribute.type
     if kind == "floats":
         return f"(type({name}) is tuple or type({name}) is list) and set(map(type, {name})) <= {{float}}"
     if kind == "int":
-        return f"type({name}) is int and {-_INTEGERS} <= {name} < {_INTEGERS}"
+        return f"type({name}) is int and {-_INT64_LIMIT} <= {name} < {_INT64_LIMIT}"
     return f"type({name}) is {kind}" + (f" and {name} in {attribute.choices!r}" if attribute.choices else "")
 
 
@@ -88,8 +87,7 @@ def optional_count(function: str, name: str, value: Any) -> int:
 
 
 def check_attribute(operator: Operator, attribute: Attribute, value: Any) -> None:
-    """Raises TypeError for a value of another type than the attribute's; ValueError for a string that is none of its
-    choices, in the core's words."""
+    """Raises TypeError for another type, and ValueError, in the core's words, for a string not in the choices."""
     expected, allowed = _ALLOWED[attribute.type]
     if not allowed(value):
         raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
@@ -112,29 +110,31 @@ def pair_of_integers(function: str, name: str, value: Any) -> tuple[int, int]:
 
 
 def renamed(error: Any, operator: str, function: str, /, **arguments: str) -> Any:
-    """The error of an operator as one of the public function that is made of it and was called. Somebody else's stays
-    as it is. `arguments`: the names that the function has for some of the operator's."""
+    """The error of an operator under the name of the public function that called it; other errors unchanged.
+
+    `arguments` maps the operator's argument names to the function's.
+    """
     return of_function(error, operator, function, **arguments) or error
 
 
 def of_function(error: Any, operator: str, function: str, /, **arguments: str) -> Any:
-    """The same, but None of somebody else's error: torch's compiler, which traces this, cannot compare two errors."""
+    """As `renamed`, but None for other errors: torch's compiler, which traces this, cannot compare two errors."""
     plain = type(error) in (RuntimeError, TypeError, ValueError)
-    said = str(error) if plain else getattr(error, "message", "")
-    sentence = said.replace(f"fusedops.{operator}: ", f"fusedops.{function}: ", 1)
-    if sentence == said:
+    message = str(error) if plain else getattr(error, "message", "")
+    sentence = message.replace(f"fusedops.{operator}: ", f"fusedops.{function}: ", 1)
+    if sentence == message:
         return None
     for own, name in arguments.items():
         sentence = sentence.replace(f"fusedops.{function}: {own} ", f"fusedops.{function}: {name} ", 1)
     if plain:
         return type(error)(sentence)
-    if hasattr(error, "node_def"):  # TensorFlow's own
+    if hasattr(error, "node_def"):  # an error of TensorFlow
         return type(error)(error.node_def, error.op, sentence)
     return None
 
 
 def double(value: Any) -> float | None:
-    """The number as a double; None for what is no number, and for an integer beyond all doubles."""
+    """The number as a double; None for a value that is not a number, and for an integer beyond all doubles."""
     if not is_number(value):
         return None
     try:
@@ -147,14 +147,6 @@ def _is_double(value: Any) -> bool:
     return double(value) is not None
 
 
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 def _are_numbers(value: Any) -> bool:
     if isinstance(value, (str, bytes, bytearray)):
         return False
@@ -162,11 +154,11 @@ def _are_numbers(value: Any) -> bool:
     return (is_vector or isinstance(value, Sequence)) and all(map(_is_double, value))
 
 
-# What the core's own sentence calls each type, and whether Python's value is one.
+# For each type: the core's words for it, and a test of a Python value.
 _ALLOWED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "float": ("a number", _is_double),
     "int": ("an integer", is_integer),
-    "bool": ("a bool", _is_bool),
-    "str": ("a string", _is_string),
+    "bool": ("a bool", lambda value: isinstance(value, bool)),
+    "str": ("a string", lambda value: isinstance(value, str)),
     "floats": ("a list of numbers", _are_numbers),
 }

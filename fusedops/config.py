@@ -1,4 +1,4 @@
-"""What is there: versions, bindings, and why one is missing."""
+"""`show_config`: versions, bindings, and reasons for missing ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _lines(framework: Framework) -> list[str]:
     package = f"fusedops.{framework.name}"
     try:
         installed, build, problem = framework.installed(), framework.build(), fault(framework)
-    except Exception as error:  # a broken framework must not hide what can be said about the other
+    except Exception as error:  # a broken framework must not hide the report on the other
         return [f"{package}: broken ({type(error).__name__}: {error})"]
     lines = [
         f"{package}: {'not usable' if problem else 'ready'}",
@@ -56,7 +56,7 @@ def _lines(framework: Framework) -> list[str]:
 
 
 def _loaded(module: str, before: str | None) -> str | None:
-    """Why a second library is not used: what came of loading it, or what is known before that."""
+    """The reason why a second library is not used: its own once it was loaded, else `before`."""
     loaded = sys.modules.get(module)
     return loaded.fault if loaded else before
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 OTHER_MASKS = "with the same seed, dropout drops other elements than before: its random numbers are fusedops's"
 
 
-# The classes of all models, by the package and the name, and the package that converts them.
+# Base classes of all models, by package and name, and the package that converts them.
 _CONVERTED_BY = {("torch", "Module"): "fusedops.torch", ("keras", "Layer"): "fusedops.tf.keras"}
 
 
 class UnknownClass(Exception):
-    """Says why no counterpart of a class can be made: another version of its library may have another class."""
+    """Raised for a class without a counterpart. The library may have changed the class in another version."""
 
 
 def full_name(kind: type) -> str:
@@ -36,43 +36,43 @@ def no_model(function: str, expected: str, got: Any) -> TypeError:
 
 
 def subclass(mixin: type, kind: type, members: dict[str, Any]) -> type:
-    """A class with the name of `kind`, of both, the mixin before it.
+    """A class named like `kind`, derived from the mixin and `kind`.
 
     Raises:
         UnknownClass: the class takes no subclass.
     """
     try:
         return type(kind)(kind.__name__, (mixin, kind), members)
-    except Exception as error:  # of its metaclass or its __init_subclass__, which may want anything
+    except Exception as error:  # raised by its metaclass or its __init_subclass__
         raise UnknownClass(f"its class takes no subclass ({type(error).__name__}: {error})") from error
 
 
 class Rules(ABC):
-    """What the things of a model are, modules or layers and losses, and what they become."""
+    """Maps the parts of a model (modules, or layers and losses) to their counterparts."""
 
     noun: str
-    own: Collection[type]  # classes of the framework itself, which are known in every version
-    library: str  # whose classes are known, in versions that may not be
+    own: Collection[type]  # classes of the framework itself, known in every version
+    library: str  # the other library whose classes are known, in certain versions
 
     @abstractmethod
     def is_ours(self, thing: Any) -> bool:
-        """Whether it is one of fusedops's, which has `why_not`."""
+        """True if it belongs to fusedops. It then has `why_not`."""
 
     @abstractmethod
     def is_known(self, kind: type) -> bool:
-        """Whether there is a counterpart of this very class."""
+        """True if there is a counterpart of exactly this class."""
 
     def has_counterpart(self, kind: type) -> bool:
-        """Whether there is one of this class, or one for all like it."""
+        """True if there is a counterpart of this class, or one for all classes like it."""
         return self.is_known(kind)
 
     @abstractmethod
     def counterpart(self, kind: type) -> type:
-        """Of a class that has one.
+        """The counterpart of a class that has one.
 
         Raises:
-            ImportError, AttributeError: this version of the library lacks something that the counterpart relies on.
-            UnknownClass: the class is another than in the versions that are known.
+            ImportError, AttributeError: this version of the library lacks something that the counterpart needs.
+            UnknownClass: the class differs from the known versions.
         """
 
     @abstractmethod
@@ -84,98 +84,97 @@ class Rules(ABC):
         """Gives the thing this class."""
 
     def becomes(self, thing: Any) -> str:
-        """What a thing that was replaced is now."""
+        """The name of the class that a converted part has now."""
         return full_name(getattr(type(thing), "mixin", type(thing)))
 
     @abstractmethod
     def condition(self, thing: Any) -> str:
-        """What it depends on whether the kernel computes a thing that is ours, if only its input will tell."""
+        """The condition on its input under which the kernel computes it; empty if there is none."""
 
     @abstractmethod
     def name(self, thing: Any) -> str: ...
 
     @abstractmethod
     def is_container(self, thing: Any) -> bool:
-        """Whether it is made of others, and not spoken of unless it is replaced."""
+        """True if it only contains other parts. Reports mention it only if it was replaced."""
 
     @abstractmethod
     def parameters(self, thing: Any) -> int:
-        """How many numbers are learned in the thing itself, and not in others within it."""
+        """The number of parameters of the part itself, without its children."""
 
     def is_counted(self, thing: Any) -> bool:
         return True
 
     def fixed(self, thing: Any) -> str | None:
-        """Why a thing of a known class must keep it, if it must."""
+        """The reason why a part of a known class must stay unconverted; None if there is none."""
         return None
 
     def kept(self, thing: Any) -> str | None:
-        """Why a thing of a class that is not known is kept, if there is more to say than that."""
+        """The reason why a part of an unknown class is skipped, beyond the class being unknown."""
         known = next((base for base in type(thing).__mro__[1:] if self.is_known(base)), None)
         return f"a subclass of {known.__name__}, which may compute something else" if known else None
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:
-        """The things whose work the kernel of a thing around them does as well."""
+        """The parts whose work the kernel of an enclosing part does."""
         return ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one thing."""
+    """The outcome of a conversion for one part."""
 
     thing: Any
     kind: type  # its class before
-    status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of one around it
-    reason: str = ""  # of what is kept; of what is replaced or found, the condition under which the kernel computes it
-    became: str = ""  # of what is replaced
+    status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of an enclosing part
+    reason: str = ""  # why it was skipped, or the condition under which the kernel computes it
+    became: str = ""  # the new class of a replaced part
 
 
 class Report:
-    """What `convert` prints: of everything that was replaced, kept or found. A program reads `outcomes` instead.
+    """The report of `convert` on all parts replaced, skipped or found. Programs read `outcomes`.
 
-    A condition is a sentence that says when the kernel computes the thing, where that is not known yet: such a thing is
-    not counted among those replaced. What could not be replaced has its share of the model's parameters beside it:
-    without an input, nothing more is known of how much of the model's work it does.
+    A part with a condition is not counted as replaced: its input decides if the kernel computes it. Skipped parts show
+    their share of the model's parameters, since their share of its work is unknown without an input.
     """
 
     def __init__(self, rules: Rules, name: str) -> None:
         self.rules, self.name = rules, name
-        self.parameters = 0  # of all things
+        self.parameters = 0  # of the whole model
         self.outcomes: list[Outcome] = []
-        self.further: list[str] = []  # what was converted that is no module or layer, a line each
+        self.further: list[str] = []  # lines on conversions of other things than modules or layers
         self.notes: list[str] = []
 
     def replace(self, thing: Any, kind: type) -> None:
-        """A thing of this class has become one of its counterpart."""
+        """Records a part of class `kind` that has become its counterpart."""
         became = self.rules.becomes(thing)
         self.outcomes.append(Outcome(thing, kind, "replaced", self.rules.condition(thing), became))
 
     def find(self, thing: Any) -> None:
-        """What is fusedops's already."""
+        """Records a part that belonged to fusedops before."""
         self.outcomes.append(Outcome(thing, type(thing), "found", self.rules.condition(thing)))
 
     def keep(self, thing: Any, reason: str) -> None:
         self.outcomes.append(Outcome(thing, type(thing), "kept", reason))
 
     def compute(self, thing: Any) -> None:
-        """What the kernel of a thing around it does as well."""
+        """Records a part whose work an enclosing kernel does."""
         self.outcomes.append(Outcome(thing, type(thing), "computed"))
 
     def ignore(self, thing: Any) -> None:
         self.outcomes.append(Outcome(thing, type(thing), "ignored"))
 
     def has_replaced(self, kind: type) -> bool:
-        """Whether anything of this very class."""
+        """True if a part of exactly this class was replaced."""
         return any(each.status == "replaced" and each.kind is kind for each in self.outcomes)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was replaced or found."""
+        """True if nothing was replaced or found."""
         return not self.further and not any(each.status in ("replaced", "found") for each in self.outcomes)
 
     @property
     def all(self) -> int:
-        """How many things the report counts."""
+        """The number of parts that the report counts."""
         return len(self._counted("replaced", "found", "kept", "ignored"))
 
     @property
@@ -188,12 +187,12 @@ class Report:
         return [each for each in found if each.status != "ignored" or not rules.is_container(each.thing)]
 
     def _share(self, outcomes: Iterable[Outcome]) -> str:
-        """Of the parameters, if it is one to speak of."""
+        """The share of the parameters as text; empty below 1 %."""
         share = sum(self.rules.parameters(each.thing) for each in outcomes) / (self.parameters or 1)
         return f", {share:.0%} of the parameters" if share >= 0.01 else ""
 
     def publish(self, function: str, verbose: bool) -> None:
-        """Prints the report, if asked to, and warns of an empty one the caller of `function`, which calls this."""
+        """Prints the report if `verbose`. Warns the caller of `function`, which calls this, if the report is empty."""
         if verbose:
             print(self)
         if self.is_empty:
@@ -235,7 +234,7 @@ class Report:
 
 
 def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
-    """Has every thing that is known become its counterpart, in this order."""
+    """Converts every known part to its counterpart, in this order."""
     report.parameters += sum(map(rules.parameters, things))
     rest = [thing for thing in things if not _convert(thing, rules, report)]
     computed = rules.computed(things)
@@ -257,7 +256,7 @@ def revert(things: Iterable[Any], rules: Rules) -> None:
 
 
 def _convert(thing: Any, rules: Rules, report: Report) -> bool:
-    """Whether there was something to do or to say."""
+    """True if the part was converted or reported."""
     kind = type(thing)
     if rules.is_ours(thing):
         reason = thing.why_not()
@@ -269,7 +268,7 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
     if not rules.has_counterpart(kind):
         return False
     reason = rules.fixed(thing) or _become_counterpart(thing, rules)
-    if reason == "":  # it has the code of something that is known by chance
+    if reason == "":  # it has the code of a known class by chance
         return False
     if reason:
         report.keep(thing, reason)
@@ -279,7 +278,7 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
 
 
 def _become_counterpart(thing: Any, rules: Rules) -> str | None:
-    """Gives the thing the class of its counterpart; or leaves it its own, for the reason that is returned."""
+    """Gives the part the class of its counterpart; or restores its own class and returns the reason."""
     kind = type(thing)
     try:
         rules.become(thing, rules.counterpart(kind))

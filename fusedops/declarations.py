@@ -1,4 +1,4 @@
-"""What the compiled core declares, read from a binding's library: the table of operators, and what calls of it need."""
+"""The declarations of operators, read from the compiled core in a binding's library."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 class Input:
     name: str
     kind: str  # "tensor", "optional", "scalar" or "list"
-    parameter: bool  # the same for all rows
-    updated: bool  # written in place: in TensorFlow, variables
-    only_for: str | None  # the output that it is read for alone
+    parameter: bool  # shared by all rows
+    updated: bool  # mutated: a variable in TensorFlow
+    only_for: str | None  # the only output that reads it; None: all outputs may
 
 
 @dataclass(frozen=True)
 class Output:
     name: str
-    dtype: str  # an input's name, "compute(<input>)", or the name of an attribute that says it
+    dtype: str  # an input's name, "compute(<input>)", or the attribute that names it
     saved: bool
     padded: bool  # on a GPU, rows of 16 bits begin at multiples of 16 bytes
 
@@ -32,7 +32,7 @@ class Bounds:
 
     least: float
     most: float
-    is_open: bool  # `most` itself is outside
+    is_open: bool  # `most` is excluded
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Attribute:
     name: str
     type: str  # "float", "int", "bool", "str" or "floats"
     default: Any
-    choices: tuple[str, ...] = ()  # all that a "str" may be; empty: anything
-    bounds: Bounds | None = None  # of a number, or of each of "floats"; None: any number
+    choices: tuple[str, ...] = ()  # allowed values of a "str"; empty: any
+    bounds: Bounds | None = None  # of a number, or of each of "floats"; None: any
 
     def read(self, text: str) -> Any:
-        """The value that is spelled so."""
+        """Parses a value."""
         return _READ[self.type](text)
 
     def spelled(self, value: Any) -> str:
@@ -94,65 +94,65 @@ class Step:
 @dataclass(frozen=True)
 class Operator:
     name: str
-    type: str  # what graphs show of it: rms_norm is FusedopsRmsNorm
+    type: str  # its name in graphs: rms_norm is FusedopsRmsNorm
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     attributes: tuple[Attribute, ...]
-    axes: tuple[Axes, ...]  # the first counts whose conditions hold
-    derivative: tuple[Step, ...]  # none: a formula in fusedops/gradients
+    axes: tuple[Axes, ...]  # the first one whose conditions hold applies
+    derivative: tuple[Step, ...]  # empty: the gradient is a formula in fusedops/gradients
     autocast: bool
     differentiable: bool
 
     @property
     def has_effects_or_lists(self) -> bool:
-        """Whether it updates inputs, or takes lists: it is not differentiable then, and not mapped over rows."""
+        """True if it mutates inputs or takes lists. It is then neither differentiable nor mapped over rows."""
         return any(x.updated or x.kind == "list" for x in self.inputs)
 
     @property
     def leading(self) -> int:
-        """The place of the first input that is a tensor and always given, or a list."""
+        """The index of the first input that is a list or a required tensor."""
         return next(i for i, x in enumerate(self.inputs) if x.kind in ("tensor", "list"))
 
 
 @dataclass(frozen=True)
 class Core:
     table: dict[str, Operator]  # by name
-    dtypes: tuple[str, ...]  # in the order of the core's numbers for them, as both frameworks spell them
-    # Half of a symbol, of a dimension that a tracer knows by symbol only, is the symbol less this, and the number of
-    # its blocks the symbol less twice this; both may be.
+    dtypes: tuple[str, ...]  # names in both frameworks, in the core's order
+    # Symbolic dimensions of a tracer: half of symbol s is s - half_symbol, its number of blocks s - 2 * half_symbol.
+    # Both may apply to one dimension.
     half_symbol: int
     block: int  # elements
-    padded: int  # what the distance between rows of a padded output is a multiple of
+    padded: int  # the distance between rows of a padded output is a multiple of it
 
 
 def read(library: ctypes.CDLL) -> Core:
     library.fusedops_describe.restype = ctypes.c_char_p
     described = json.loads(library.fusedops_describe())
-    table = {row["name"]: _operator(row) for row in described["operators"]}
+    table = {x["name"]: _operator(x) for x in described["operators"]}
     return Core(table, tuple(described["dtypes"]), described["half_symbol"], described["block"], described["padded"])
 
 
 def read_from(library: ctypes.CDLL, first: int) -> list[Operator]:
-    """The rows of the table from this place on."""
+    """The operators of the table from index `first` on."""
     library.fusedops_describe_operators.restype = ctypes.c_char_p
-    return rows(library.fusedops_describe_operators(ctypes.c_int64(first)))
+    return operators(library.fusedops_describe_operators(ctypes.c_int64(first)))
 
 
-def rows(described: str | bytes) -> list[Operator]:
-    return [_operator(row) for row in json.loads(described)]
+def operators(described: str | bytes) -> list[Operator]:
+    return [_operator(x) for x in json.loads(described)]
 
 
-def _operator(row: dict[str, Any]) -> Operator:
+def _operator(declared: dict[str, Any]) -> Operator:
     return Operator(
-        name=row["name"],
-        type=row["type"],
-        inputs=tuple(Input(**item) for item in row["inputs"]),
-        outputs=tuple(Output(**item) for item in row["outputs"]),
-        attributes=tuple(_attribute(**item) for item in row["attributes"]),
-        axes=tuple(Axes(**item) for item in row["axes"]),
-        derivative=tuple(_step(**item) for item in row["derivative"]),
-        autocast=row["autocast"],
-        differentiable=row["differentiable"],
+        name=declared["name"],
+        type=declared["type"],
+        inputs=tuple(Input(**x) for x in declared["inputs"]),
+        outputs=tuple(Output(**x) for x in declared["outputs"]),
+        attributes=tuple(_attribute(**x) for x in declared["attributes"]),
+        axes=tuple(Axes(**x) for x in declared["axes"]),
+        derivative=tuple(_step(**x) for x in declared["derivative"]),
+        autocast=declared["autocast"],
+        differentiable=declared["differentiable"],
     )
 
 

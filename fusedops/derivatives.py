@@ -1,7 +1,6 @@
-"""First derivatives, as the table of operators declares them: what `Step` in the core's operator.h means.
+"""First derivatives as the table of operators declares them: `Step` in core_cuda/core/declaration/operator.h.
 
-A derivative is a formula like those of fusedops/gradients, so that whatever differentiates an operator in Python treats
-both alike.
+A derivative is a formula like those of fusedops/gradients, so that autograd in Python treats both alike.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ class FormulaNames:
 
 @dataclass(frozen=True)
 class Taken:
-    """A step as it is taken for certain gradients: the call of an operator, or upstream gradients handed on."""
+    """A step taken for certain gradients: a call of an operator, or upstream gradients passed on."""
 
-    gradients: tuple[tuple[str, str], ...]  # an input, and the output or the upstream gradient that is its gradient
+    gradients: tuple[tuple[str, str], ...]  # (input, the output or the upstream gradient that is its gradient)
     op: str | None = None
     inputs: tuple[str | None, ...] = ()
     attributes: tuple[Passed, ...] = ()
@@ -49,26 +48,26 @@ class Taken:
 
     @property
     def reads(self) -> set[str]:
-        handed_on = () if self.op else (source for _, source in self.gradients)
-        return {name for name in (*self.inputs, *handed_on) if name is not None}
+        passed_on = () if self.op else (source for _, source in self.gradients)
+        return {name for name in (*self.inputs, *passed_on) if name is not None}
 
 
 class Derivative:
-    """Of an operator of the table."""
+    """The derivative of an operator of the table."""
 
     def __init__(self, table: Mapping[str, Operator], operator: Operator) -> None:
         self.table, self.operator = table, operator
         self.names = tuple(x.name for x in operator.inputs)
         self.upstream = tuple(f"d{x.name}" for x in operator.outputs)
         named = {gradient.input for step in operator.derivative for gradient in step.gradients}
-        # The optional inputs that decide which steps are taken.
+        # Optional inputs whose presence decides which steps are taken.
         self.deciding = tuple({step.if_given: None for step in operator.derivative if step.if_given is not None})
         self.refused = {name: REFUSED for name in self.names if name not in named}
-        # A table, since torch's compiled autograd does not trace functools.cache.
+        # A dict, since torch's compiled autograd does not trace functools.cache.
         self._found: dict[Any, tuple[Taken, ...]] = {}
 
     def formula(self, f: Any, c: Any, *dy: Any) -> dict[str, Any]:
-        """fusedops/gradients/__init__.py says what `f` and `c` are."""
+        """Evaluates the derivative. fusedops/gradients/__init__.py documents `f` and `c`."""
         upstream = dict(zip(self.upstream, dy, strict=True))
         wanted = tuple(filter(c.wanted, self.names))
         flowing = tuple(name for name, value in upstream.items() if value is not None)
@@ -88,15 +87,14 @@ class Derivative:
         return gradients
 
     def reads(self, wanted: Iterable[str]) -> set[str]:
-        """The inputs and outputs that are read for these gradients, whichever upstream gradients and optional inputs
-        will be there."""
+        """The inputs and outputs read for these gradients, for any upstream gradients and optional inputs."""
         names = tuple(wanted)
         cases = itertools.product(_subsets(self.upstream), _subsets(self.deciding))
         possible = [step for flowing, given in cases for step in self.taken(names, flowing, given)]
         return {name for step in possible for name in step.reads}.difference(self.upstream)
 
     def taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]) -> tuple[Taken, ...]:
-        """The steps for the gradients of these inputs, where these upstream gradients and deciding inputs are there."""
+        """The steps for the gradients of these inputs, given the upstream gradients and deciding inputs at hand."""
         key = wanted, flowing, given
         if key not in self._found:
             self._found[key] = self._taken(wanted, flowing, given)
@@ -113,17 +111,17 @@ class Derivative:
                 continue
             if absent.isdisjoint(self._must_have(step)):
                 left.difference_update(sources)
-                steps.append(self._of(step, sources))
+                steps.append(self._resolve(step, sources))
         return tuple(steps)
 
     def _must_have(self, step: Step) -> set[str]:
-        """The names for which a step needs a tensor."""
+        """The names that a step needs as tensors."""
         if step.op is None:
             return {gradient.source for gradient in step.gradients}
         inputs = zip(self.table[step.op].inputs, step.inputs, strict=True)
         return {name for declared, name in inputs if declared.kind == "tensor" and name is not None}
 
-    def _of(self, step: Step, sources: Mapping[str, str]) -> Taken:
+    def _resolve(self, step: Step, sources: Mapping[str, str]) -> Taken:
         gradients = tuple(sources.items())
         if step.op is None:
             return Taken(gradients)
@@ -155,7 +153,7 @@ def _refusing(operator: Operator) -> Gradient:
 
 
 def _of_needed(operator: Operator, gradient: Gradient) -> Gradient:
-    """The same without upstream gradients of outputs that the call did not need: those have no elements."""
+    """The gradient without upstream gradients of outputs that the call did not need: those are empty."""
     needs = tuple(f"need_{x.name}" for x in operator.outputs)
     if not any(x.name in needs for x in operator.attributes):
         return gradient
@@ -167,7 +165,7 @@ def _of_needed(operator: Operator, gradient: Gradient) -> Gradient:
 
 
 def derivative_of(table: Mapping[str, Operator], operator: Operator) -> Gradient:
-    """As the table declares it, or, for a backward operator, as a formula does; without either, there is none."""
+    """The declared derivative, or the formula of a backward operator. Without either, all gradients are refused."""
     if not operator.derivative:
         formula = GRADIENTS.get(operator.name)
         return _refusing(operator) if formula is None else _of_needed(operator, formula)

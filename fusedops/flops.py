@@ -1,8 +1,7 @@
-"""How many floating-point operations a call takes, for the operators whose work is products: once for both frameworks.
+"""The number of floating-point operations of a call, for operators whose work is matrix products.
 
-As the frameworks' own counters do, only products are counted, each multiplication and each addition as one operation.
-A formula is called with what the operator's declaration names: the shapes of its inputs, None of an absent one, and its
-attributes.
+As in the frameworks' own counters, only products count, each multiplication and each addition as one operation. A
+formula takes the shapes of the inputs, None for an absent one, and the attributes, by their declared names.
 """
 
 from __future__ import annotations
@@ -38,11 +37,12 @@ def _matmul(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool, **_: Any) 
 def _matmul_backward(
     dc: Shape, a: Shape | None, b: Shape, transpose_a: bool, transpose_b: bool, need_da: bool, need_db: bool
 ) -> int:
-    summed = b[-1] if transpose_b else b[-2]  # by the forward
-    return (need_da + need_db) * 2 * prod(dc) * summed
+    depth = b[-1] if transpose_b else b[-2]  # K of the forward
+    return (need_da + need_db) * 2 * prod(dc) * depth
 
 
 @flops("linear")
+@flops("linear_cross_entropy")
 def _linear(x: Shape, weight: Shape, transpose_weight: bool, **_: Any) -> int:
     return 2 * prod(x) * (weight[0] if transpose_weight else weight[1])
 
@@ -58,13 +58,8 @@ def _linear_backward(
     need_dweight: bool,
     **_: Any,
 ) -> int:
-    again = activation != "identity" and (z is None or prod(z) == 0)
-    return (again + need_dx + need_dweight) * _linear(x, weight, transpose_weight)
-
-
-@flops("linear_cross_entropy")
-def _linear_cross_entropy(x: Shape, weight: Shape, transpose_weight: bool, **_: Any) -> int:
-    return _linear(x, weight, transpose_weight)
+    recomputes = activation != "identity" and (z is None or prod(z) == 0)
+    return (recomputes + need_dx + need_dweight) * _linear(x, weight, transpose_weight)
 
 
 @flops("linear_cross_entropy_backward")
@@ -90,14 +85,16 @@ def _gated_linear_backward(
     need_dup_weight: bool,
     **_: Any,
 ) -> int:
-    again = gate is None or prod(gate) == 0
-    products = 2 * again + 2 * need_dx + need_dgate_weight + need_dup_weight
+    recomputes = gate is None or prod(gate) == 0
+    products = 2 * recomputes + 2 * need_dx + need_dgate_weight + need_dup_weight
     return products * _linear(x, gate_weight, transpose_weight)
 
 
 def _attention_products(q: Shape, v: Shape, keys: int, of_q: int, of_v: int) -> int:
-    """Products of queries with `keys` keys each, `of_q` of them over q's features and `of_v` over v's. All pairs are
-    counted, as torch counts its own attention, whatever a mask or causality leaves out."""
+    """`of_q` products over q's features and `of_v` over v's, for each pair of a query and a key.
+
+    Masked pairs count too, as in torch's own counter.
+    """
     rows = prod(q) // max(q[-1], 1)
     return 2 * rows * keys * (of_q * q[-1] + of_v * v[-1])
 
@@ -110,12 +107,12 @@ def _attention(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
 
 @flops("attention_backward")
 def _attention_backward(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
-    """The scores are computed again; p's gradient and v's are products over v's features, q's and k's over q's."""
+    """Recomputes the scores. The gradients of p and v are products over v's features, those of q and k over q's."""
     return _attention_products(q, v, k[seq_dim], 3, 2)
 
 
 def _keys_of_packed(k: Shape, offsets_k: Shape) -> int:
-    """Of one sequence, if all are of the same length: shapes do not tell more."""
+    """The mean length of the sequences: shapes do not tell more."""
     return k[0] // max(offsets_k[0] - 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""The table of operators in a process: what is done for every operator, those that are added later too."""
+"""The operators of a process, including those that are added at run time."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from fusedops.declarations import Operator
 
 
 class Growth:
-    """Of the table of one framework."""
+    """Extends one framework's table of operators."""
 
     def __init__(self, library: ctypes.CDLL, table: dict[str, Operator]) -> None:
         self.library, self.table = library, table
-        # Held from before an operator is added to the core's table until it is the framework's: no other thread
-        # registers it in between, without its formula or in half of the libraries.
+        # Held from before an operator is added to the core's table until the framework has it: no other thread
+        # registers it in between, without its formula or in some of the libraries only.
         self.lock = threading.RLock()
-        self._known = len(table)  # operators of the core's table that are in ours, or that were refused
+        self._known = len(table)  # number of the core's operators that are in `table` or were refused
         self._callbacks: list[Callable[[Operator], object]] = []
 
     def for_each(self, callback: Callable[[Operator], object]) -> None:
-        """Calls `callback` with every row of the table, and later with every row that is added."""
+        """Calls `callback` with every operator of the table, and later with every added one."""
         with self.lock:
-            for row in list(self.table.values()):
-                callback(row)
+            for operator in list(self.table.values()):
+                callback(operator)
             self._callbacks.append(callback)
 
     def grow(self, register: Callable[[Sequence[Operator]], dict[str, Exception]]) -> None:
-        """Takes the new operators of the core's table into ours. One that is refused is never tried again, and does not
+        """Adds the new operators of the core's table to `table`. A refused operator is never tried again, and does not
         keep others out.
 
         Args:
@@ -40,32 +40,29 @@ class Growth:
             Exception: The first refusal, after all other operators were taken.
         """
         with self.lock:
-            rows = declarations.read_from(self.library, self._known)
-            if not rows:
+            operators = declarations.read_from(self.library, self._known)
+            if not operators:
                 return
-            self._known += len(rows)
-            refused = register(rows)
-            self._extend([row for row in rows if row.name not in refused], refused)
+            self._known += len(operators)
+            refused = register(operators)
+            self.table.update({operator.name: operator for operator in operators if operator.name not in refused})
+            # One callback after the other, since a derivative may call an operator that comes later.
+            for callback in self._callbacks:
+                for operator in operators:
+                    if operator.name in refused:
+                        continue
+                    try:
+                        callback(operator)
+                    except Exception as error:
+                        refused[operator.name] = error
+                        del self.table[operator.name]
         for error in refused.values():
             raise error
 
-    def _extend(self, rows: Sequence[Operator], refused: dict[str, Exception]) -> None:
-        """Callback by callback, since a row's derivative may call a row behind it."""
-        self.table.update({row.name: row for row in rows})
-        for callback in self._callbacks:
-            for row in rows:
-                if row.name in refused:
-                    continue
-                try:
-                    callback(row)
-                except Exception as error:
-                    refused[row.name] = error
-                    del self.table[row.name]
-
 
 def add(library: ctypes.CDLL, operators: Callable[[], Any]) -> None:
-    """Adds operators of a library of their own to the core of a binding's library, by the function with which it shows
-    them: core_cuda/core/declaration/library.h."""
+    """Adds the operators that a library exports by this function (core_cuda/core/declaration/library.h) to the core of
+    a binding's library."""
     operators.restype = ctypes.c_void_p  # type: ignore[attr-defined]
     library.fusedops_add_operators.restype = ctypes.c_char_p
     refused = library.fusedops_add_operators(ctypes.c_void_p(operators()))

@@ -1,4 +1,4 @@
-"""Modules that are imported when they are needed."""
+"""Modules that are imported on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def members(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The package's `__getattr__`, for members of which each is in the module that is given, or is that module."""
+    """The package's `__getattr__` for lazy members. Each is in the given module, or is that module."""
 
     def get(name: str) -> Any:
         if name not in modules:
@@ -41,7 +41,7 @@ def _import_if_possible(module: str) -> None:
 
 
 class _Companion(MetaPathFinder, Loader):
-    """Finds and loads a module as Python does, and imports another one behind it."""
+    """Finds and loads a module as Python does, then imports the follower."""
 
     def __init__(self, module: str, follower: str) -> None:
         self.module, self.follower = module, follower

@@ -1,4 +1,4 @@
-"""Operators of one's own: how source files become functions of a framework, once for both."""
+"""User-defined operators: source files become functions of a framework, by the same code for both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_LETTERS = 100
 
 
 class _Library:
-    """One that this process has loaded, for good: its operators are in no other."""
+    """A library that this process has loaded, permanently. Its operators are in no other library."""
 
     def __init__(self, library: building.Library) -> None:
         with building.compiled(library) as file:
@@ -42,22 +42,22 @@ class _Library:
             names = ", ".join(source.name for source in library.sources)
             raise _error("sources", "show their operators with FUSEDOPS_LIBRARY(...)", f"{names} without it")
         self.binary.fusedops_library.restype = ctypes.c_void_p
-        self.gradients: dict[str, Gradient] | None = None  # before a framework has its operators
+        self.gradients: dict[str, Gradient] | None = None  # None until a framework has its operators
 
 
-_LIBRARIES: dict[str, _Library] = {}  # by the key of what they were compiled from
+_LIBRARIES: dict[str, _Library] = {}  # by the key of their sources
 _LOCK = threading.RLock()
 
 
 class Loader:
-    """Of one framework.
+    """Loads libraries for one framework.
 
     Args:
-        package: the framework's, of which the loaded libraries become modules.
-        binding: its library, with a core of its own.
+        package: the framework's package. Loaded libraries become its modules.
+        binding: the framework's library, with a core of its own.
         add: adds the operators of a library to that core and to the framework.
         operators: has every operator as an attribute.
-        public: makes what users call of a row and its operator.
+        public: makes the public function from an operator's declaration and its function.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Loader:
         public: Callable[[Operator, Callable[..., Any]], Callable[..., Any]],
     ) -> None:
         self.package, self.binding, self.add, self.operators, self.public = package, binding, add, operators, public
-        self.modules: dict[str, str] = {}  # the keys of libraries, by the names of modules
-        self.functions: dict[str, dict[str, Callable[..., Any]]] = {}  # by the keys
+        self.modules: dict[str, str] = {}  # library keys by module name
+        self.functions: dict[str, dict[str, Callable[..., Any]]] = {}  # by library key
         binding.fusedops_describe_library.restype = ctypes.c_char_p
 
     def load(self, name: str, sources: Sources, gradients: Gradients | None = None) -> ModuleType:
@@ -132,7 +132,7 @@ class Loader:
             raise RuntimeError(f"fusedops.load: {error}") from None
 
     def _check_free(self, name: str, key: str) -> None:
-        """`find_spec`, since a module of the package may not be imported yet."""
+        """Raises if the name is taken. `find_spec` finds modules of the package that are not imported yet."""
         is_taken = hasattr(sys.modules[self.package], name) or find_spec(f"{self.package}.{name}") is not None
         if is_taken and self.modules.get(name) != key:
             what = "that of a library of other sources" if name in self.modules else "one that fusedops has"
@@ -143,27 +143,28 @@ class Loader:
         described = self.binding.fusedops_describe_library(ctypes.c_void_p(library.binary.fusedops_library())).decode()
         if not described.startswith("["):
             raise ValueError(described)
-        rows = declarations.rows(described)
-        given = _checked(rows, gradients)
+        operators = declarations.operators(described)
+        given = _checked(operators, gradients)
         if library.gradients is None:
-            self._add(key, rows, given)
+            self._add(key, operators, given)
             library.gradients = given
         else:
             _check_same(library.gradients, given)
-            self._add(key, rows, library.gradients)
+            self._add(key, operators, library.gradients)
         if name not in self.modules:
-            module = ModuleType(f"{self.package}.{name}", f"Operators: {', '.join(row.name for row in rows)}.")
-            vars(module).update(self.functions[key], __all__=[row.name for row in rows])
+            names = [operator.name for operator in operators]
+            module = ModuleType(f"{self.package}.{name}", f"Operators: {', '.join(names)}.")
+            vars(module).update(self.functions[key], __all__=names)
             for function in self.functions[key].values():
-                if function.__module__ == __name__:  # by which it pickles
+                if function.__module__ == __name__:  # pickle finds it by its module
                     function.__module__ = module.__name__
             sys.modules[module.__name__] = module
             setattr(sys.modules[self.package], name, module)
             self.modules[name] = key
         return sys.modules[f"{self.package}.{name}"]
 
-    def _add(self, key: str, rows: Sequence[Operator], gradients: Mapping[str, Gradient]) -> None:
-        """Formulas first: they are looked up when rows become operators."""
+    def _add(self, key: str, operators: Sequence[Operator], gradients: Mapping[str, Gradient]) -> None:
+        """Registers the formulas before the operators, whose addition looks them up."""
         if key in self.functions:
             return
         before = {name: GRADIENTS[name] for name in gradients if name in GRADIENTS}
@@ -175,32 +176,32 @@ class Loader:
                 del GRADIENTS[name]
             GRADIENTS.update(before)
             raise
-        self.functions[key] = {row.name: self.public(row, getattr(self.operators, row.name)) for row in rows}
+        self.functions[key] = {x.name: self.public(x, getattr(self.operators, x.name)) for x in operators}
 
 
-def public(row: Operator, operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator as users call it: absent inputs at its end may be left out, and saved outputs are."""
-    count = len(row.inputs)
-    needed = 1 + max(i for i, x in enumerate(row.inputs) if x.kind != "optional")
-    shown = [i for i, y in enumerate(row.outputs) if not y.saved]
+def public(operator: Operator, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that users call: trailing optional inputs may be omitted, and saved outputs are dropped."""
+    count = len(operator.inputs)
+    needed = 1 + max(i for i, x in enumerate(operator.inputs) if x.kind != "optional")
+    shown = [i for i, y in enumerate(operator.outputs) if not y.saved]
 
     def function(*inputs: Any, **attributes: Any) -> Any:
         if needed <= len(inputs) < count:
             inputs += (None,) * (count - len(inputs))
-        results = operator(*inputs, **attributes)
-        if len(shown) == len(row.outputs):
+        results = call(*inputs, **attributes)
+        if len(shown) == len(operator.outputs):
             return results
         return results[shown[0]] if len(shown) == 1 else tuple(results[i] for i in shown)
 
     parameter = inspect.Parameter
     inputs = [
         parameter(x.name, parameter.POSITIONAL_ONLY, default=None if i >= needed else parameter.empty)
-        for i, x in enumerate(row.inputs)
+        for i, x in enumerate(operator.inputs)
     ]
-    attributes = [parameter(x.name, parameter.KEYWORD_ONLY, default=x.default) for x in row.attributes]
+    attributes = [parameter(x.name, parameter.KEYWORD_ONLY, default=x.default) for x in operator.attributes]
     function.__signature__ = inspect.Signature([*inputs, *attributes])  # type: ignore[attr-defined]
-    function.__name__ = function.__qualname__ = row.name
-    function.__doc__ = f"Returns {', '.join(row.outputs[i].name for i in shown)}."
+    function.__name__ = function.__qualname__ = operator.name
+    function.__doc__ = f"Returns {', '.join(operator.outputs[i].name for i in shown)}."
     return function
 
 
@@ -238,9 +239,9 @@ def _files(sources: Any) -> list[Path]:
     return list(dict.fromkeys(path.absolute() for path in paths))
 
 
-def _checked(rows: Sequence[Operator], gradients: Any) -> dict[str, Gradient]:
-    """The formulas that a user has given, with what they read: everything, unless they say what."""
-    by_name = {row.name: row for row in rows}
+def _checked(operators: Sequence[Operator], gradients: Any) -> dict[str, Gradient]:
+    """The user's formulas with the tensors that they read: all, unless the user names some."""
+    by_name = {operator.name: operator for operator in operators}
 
     def error(name: str, expected: str, got: str) -> ValueError:
         return _error(f"the gradient of {name}", expected, got)
@@ -251,26 +252,26 @@ def _checked(rows: Sequence[Operator], gradients: Any) -> dict[str, Gradient]:
     for name, value in gradients.items():
         if name not in by_name:
             raise _error("gradients", f"name operators of the library, {', '.join(by_name)}", repr(name))
-        row = by_name[name]
-        if row.derivative:
+        operator = by_name[name]
+        if operator.derivative:
             raise _error("gradients", "be of operators that declare no derivative", name)
-        if not row.differentiable:
+        if not operator.differentiable:
             raise _error("gradients", "be of operators without lists, mutated inputs and results in 8 bits", name)
-        tensors = (*(x.name for x in row.inputs), *(y.name for y in row.outputs))
+        tensors = (*(x.name for x in operator.inputs), *(y.name for y in operator.outputs))
         formula, saves = value if isinstance(value, tuple) and len(value) == 2 else (value, tensors)
         if not callable(formula):
             raise TypeError(f"fusedops.load: the gradient of {name} must be a function; got {type(formula).__name__}")
         if not isinstance(saves, (list, tuple)) or not all(saved in tensors for saved in saves):
             raise error(name, f"read inputs and outputs, {', '.join(tensors)}", repr(saves))
-        upstream = [f"d{y.name}" for y in row.outputs]
+        upstream = [f"d{y.name}" for y in operator.outputs]
         if not _takes(formula, 2 + len(upstream)):
             raise error(name, f"take the arguments f, c, {', '.join(upstream)}", str(inspect.signature(formula)))
-        checked[name] = Gradient(_naming_inputs(row, formula), tuple(saves))
+        checked[name] = Gradient(_checking_names(operator, formula), tuple(saves))
     return checked
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """True if a function takes this many positional arguments, or does not tell."""
+    """True if a function accepts this many positional arguments, or has no signature."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
@@ -280,11 +281,12 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _naming_inputs(row: Operator, formula: Formula) -> Formula:
-    """The formula, which must return gradients by the names of inputs: a name that nothing reads would be no gradient.
-    Only its call tells."""
-    names = [x.name for x in row.inputs]
-    sentence = f"fusedops.load: the gradient of {row.name} must return a dict from names of inputs, {', '.join(names)}"
+def _checking_names(operator: Operator, formula: Formula) -> Formula:
+    """The formula with a check that it returns gradients by the names of inputs. Other names would be ignored."""
+    names = [x.name for x in operator.inputs]
+    sentence = (
+        f"fusedops.load: the gradient of {operator.name} must return a dict from names of inputs, {', '.join(names)}"
+    )
 
     @functools.wraps(formula)
     def checked(f: Any, c: Any, *dy: Any) -> Mapping[str, Any]:
@@ -300,7 +302,7 @@ def _naming_inputs(row: Operator, formula: Formula) -> Formula:
 
 
 def _check_same(before: Mapping[str, Gradient], given: Mapping[str, Gradient]) -> None:
-    """What nobody gives again stays."""
+    """Raises if a formula differs from the loaded one. Formulas that are not given again stay."""
     for name, gradient in given.items():
         if name not in before or _content(before[name]) != _content(gradient):
             expected = f"give {name} the formula with which this process has loaded it"
@@ -308,6 +310,6 @@ def _check_same(before: Mapping[str, Gradient], given: Mapping[str, Gradient]) -
 
 
 def _content(gradient: Gradient) -> tuple[Any, ...]:
-    """A notebook defines the same function once more."""
+    """The parts of a gradient that two definitions of one function share: a notebook cell may run twice."""
     formula = gradient.formula.__wrapped__  # type: ignore[attr-defined]
     return gradient.saves, getattr(formula, "__code__", formula)

@@ -1,4 +1,4 @@
-"""Finds a binding's compiled library, and says in a sentence what is wrong before anything is loaded."""
+"""Finds a binding's compiled library, and reports problems in one sentence before anything is loaded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ FACTS = {
     "build_type": str,
 }
 
-
-_folders: dict[str, Path] = {}  # where this process has the libraries from that are not in the package
+_folders: dict[str, Path] = {}  # by framework: folders of libraries outside the package
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,10 @@ class Framework:
     name: str  # fusedops.<name>, make build-<name>
     title: str
     module: str
-    distributions: tuple[str, ...]  # the packages that may bring the module
-    files: tuple[str, ...]  # its libraries: the operators, then what is loaded beside them if it loads
-    oldest: str  # the first version that the binding can be built for and loaded in
-    stable: bool  # one build serves every version from `oldest` on
+    distributions: tuple[str, ...]  # the packages that may contain the module
+    files: tuple[str, ...]  # its libraries: the operators, then optional ones
+    oldest: str  # the first supported version
+    stable: bool  # True if one build serves every version from `oldest` on
     load: str | None = None  # the code that builds it at run time
 
     @property
@@ -49,7 +48,7 @@ class Framework:
         return _folders.get(self.name) or PACKAGE / self.name
 
     def build(self, folder: Path | None = None) -> dict[str, Any] | None:
-        """What the library was built for: see fusedops/building/facts.py. None if that is not known."""
+        """The facts of the build (fusedops/building/facts.py); None if they are unknown."""
         try:
             facts = json.loads(((folder or self.folder) / "_build.json").read_text())
         except (OSError, ValueError):
@@ -60,7 +59,7 @@ class Framework:
         return facts if known else None
 
     def installed(self) -> str | None:
-        """The framework's version, read without importing it if its package says it."""
+        """The framework's version, read without importing it where package metadata has it."""
         for distribution in self.distributions:
             try:
                 return metadata.version(distribution)
@@ -95,12 +94,12 @@ FRAMEWORKS = {
 
 
 def use(framework: str, folder: Path) -> None:
-    """From now on in this process, the libraries of `fusedops.<framework>` are those in `folder`."""
+    """Makes this process take the libraries of `fusedops.<framework>` from `folder`."""
     _folders[framework] = folder
 
 
 def library(framework: str) -> Path:
-    """The library of `fusedops.<framework>`, or an ImportError that says what is wrong and what to run."""
+    """The library of `fusedops.<framework>`. An ImportError says what is wrong and what to run."""
     sentence = fault(FRAMEWORKS[framework])
     if sentence:
         raise ImportError(sentence, name=f"fusedops.{framework}")
@@ -108,8 +107,10 @@ def library(framework: str) -> Path:
 
 
 def fault(framework: Framework, file: str | None = None, folder: Path | None = None) -> str | None:
-    """Why a library of the binding, by default that of the operators, cannot be loaded and what to run, in one sentence
-    each; or None. `folder`: by default the framework's."""
+    """Why a library of the binding cannot be loaded and what to run, one sentence each; None if it can be loaded.
+
+    By default the library of the operators, in the framework's folder.
+    """
     folder = folder or framework.folder
     library = folder / (file or framework.files[0])
     make = f"make build-{framework.name}" + (f", or in Python: {framework.load}" if framework.load else "")
@@ -151,9 +152,12 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
 
 
 def other_copies() -> list[Path]:
-    """Where Python would find the package if this one did not come first, or if it ran elsewhere: a checkout in the
-    current folder hides an installed package, and a script's own folder is searched instead of the current one."""
-    # Such as those of editable installs. Before Python 3.12 there are some without find_spec.
+    """Other installations of the package that Python could find from here.
+
+    A checkout in the current folder hides an installed package, and a script's own folder is searched instead of the
+    current one.
+    """
+    # Editable installs have finders of their own. Before Python 3.12 some finders have no find_spec.
     finders = [x for x in sys.meta_path if x is not PathFinder and hasattr(x, "find_spec")]
     specs = [finder.find_spec("fusedops", None) for finder in finders]
     specs += [PathFinder.find_spec("fusedops", [place]) for place in (*sys.path, "")]
@@ -172,18 +176,18 @@ def at_least(version: str, oldest: str) -> bool:
 
 
 def abi(version: str) -> str:
-    """What a binary for this version serves, of a framework without a stable ABI: "2.13" of "2.13.0+cpu", any 2.13; but
-    of a nightly build itself alone."""
+    """The versions that a binary for this version serves, without a stable ABI: "2.13" for "2.13.0+cpu", which is any
+    2.13, but only itself for a nightly build."""
     return version if "dev" in version else "{}.{}".format(*release(version))
 
 
 def autograd_file(version: str) -> str:
-    """The library of autograd in C++ for this version of torch."""
+    """The C++ autograd library for this version of torch."""
     return f"_autograd.torch{abi(version)}.so"
 
 
 def autograd_fault(version: str) -> str | None:
-    """Why autograd is in Python, as it is with every torch that no library in C++ was made for; or None."""
+    """Why autograd runs in Python, as for every torch without a C++ autograd library; None if it runs in C++."""
     if os.environ.get("FUSEDOPS_TORCH_AUTOGRAD") == "python":
         return "FUSEDOPS_TORCH_AUTOGRAD=python asks for it"
     return fault(FRAMEWORKS["torch"], autograd_file(version))

@@ -1,15 +1,15 @@
-"""Where the sources of the core and of the bindings are: in the package, or in a checkout beside it."""
+"""Finds the sources of the core and of the bindings: in the package, or in a checkout around it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-INSTALLED = "_sources"  # where an installed package has them
+INSTALLED = "_sources"  # their folder in an installed package
 
 
 def folder(*names: str | Path) -> Path:
-    """The one that has all folders of these names, as `core_cuda`.
+    """The folder that contains all folders of these names, such as `core_cuda`.
 
     Raises:
         FileNotFoundError: They are in neither place.

@@ -1,3 +1,3 @@
-"""The version, for what the package itself imports as well."""
+"""The version of the package, read by pyproject.toml, too."""
 
 VERSION = "0.2.0"
