@@ -1,4 +1,4 @@
-"""Expressions: text that becomes rows of the table of operators, with their derivatives. Knows no framework."""
+"""Expressions: text that becomes operators of the table, with their derivatives. Independent of frameworks."""
 
 from __future__ import annotations
 

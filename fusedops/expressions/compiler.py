@@ -1,4 +1,4 @@
-"""What the core needs to compile a program for a GPU: where NVRTC may be, and the headers that kernels are made of."""
+"""NVRTC's locations and the kernel headers, which the core needs to compile programs for GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADERS = (
     "core/program/nvrtc_std.h",
     *("core/program/prelude.cuh", "core/program/kernel.cuh"),
 )
-_STANDARD = ("bit", "cmath", "cstdint", "type_traits")  # NVRTC has none
+_STANDARD = ("bit", "cmath", "cstdint", "type_traits")  # headers that NVRTC lacks
 
 
 class _Text(ctypes.Structure):
@@ -26,7 +26,7 @@ class _Text(ctypes.Structure):
 
 
 def use(library: ctypes.CDLL) -> None:
-    """Tells the core in this library."""
+    """Passes them to the core in this library."""
     core = folder("core_cuda") / "core_cuda"
     headers = [(name, (core / name).read_bytes()) for name in _HEADERS]
     headers += [(name, b'#include "core/program/nvrtc_std.h"\n') for name in _STANDARD]
@@ -43,7 +43,7 @@ def use(library: ctypes.CDLL) -> None:
 
 
 def _cache() -> str:
-    """The folder where kernels are kept; empty if there is none that is safe."""
+    """The folder of compiled kernels; empty if there is no safe one."""
     folder = cache.folder()
     if folder is None:
         return ""
@@ -59,7 +59,7 @@ def _cache() -> str:
 
 
 def _libraries() -> Iterator[Path]:
-    """Every copy of NVRTC: in the packages of NVIDIA's that the frameworks require, and in CUDA toolkits."""
+    """Every copy of NVRTC: in NVIDIA's packages, which the frameworks require, and in CUDA toolkits."""
     for place in sys.path:
         yield from sorted(Path(place, "nvidia").glob("*/lib/libnvrtc.so.*"))
     for home in filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")):

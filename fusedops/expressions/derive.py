@@ -1,7 +1,7 @@
-"""The derivative of a graph, in reverse.
+"""The derivative of a graph, in reverse mode.
 
-An adjoint of a uniform node is that of the node's copies, one for each element of the row: whoever needs one number for
-the row sums them. So sums are taken only where a reduction ends, and of the simplest terms.
+The adjoint of a uniform node is per element of the row, as if each element had a copy of the node. It is summed only
+where a single number per row is needed, which is where a reduction ends, and over the simplest terms.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fusedops.expressions.expand import gelu_tanh_argument, gelu_tanh_argument_s
 from fusedops.expressions.graph import COMPARISONS, Graph, Node, needed
 from fusedops.expressions.terms import Term, divided, guarded, product, row, total
 
-_CONSTANT = (*COMPARISONS, "floor", "sign")  # wherever they have a slope, it is zero
+_CONSTANT = (*COMPARISONS, "floor", "sign")  # their slope is zero, where it is defined
 
 Rule = Callable[[Graph, Node, Term], tuple[Term | None, ...]]
 
 
 def vjp(graph: Graph, results: Sequence[Node], upstream: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """The derivative with respect to each input, of the sum of results times upstream."""
+    """The gradients of Σ results · upstream with respect to the inputs."""
     nodes = needed(results)
     graph.given = len(graph.nodes)
     moving = _depending(nodes, inputs)
@@ -35,7 +35,7 @@ def vjp(graph: Graph, results: Sequence[Node], upstream: Sequence[Node], inputs:
     for node in reversed(nodes):
         if node.op == "input" or node not in adjoints or not adjoints[node].scale:
             continue
-        parts: dict[Node, Term] = {}  # those of one operand meet first: x * x has 2 * x
+        parts: dict[Node, Term] = {}  # terms of one operand are summed first: x * x has 2 * x
         for operand, term in zip(node.operands, RULES[node.op](graph, node, adjoints[node]), strict=True):
             if term:
                 parts[operand] = total(graph, parts[operand], term) if operand in parts else term
@@ -52,18 +52,6 @@ def _depending(nodes: Sequence[Node], inputs: Sequence[Node]) -> set[Node]:
         if any(operand in moving for operand in node.operands[node.op == "where" :]):
             moving.add(node)
     return moving
-
-
-def _neg(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    return (-v,)
-
-
-def _add(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    return v, v
-
-
-def _sub(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    return v, -v
 
 
 def _mul(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
@@ -86,7 +74,7 @@ def _pow(g: Graph, y: Node, v: Term) -> tuple[Term | None, ...]:
     by_b = product(g, product(g, v, y), g.apply("log", a))
     if a.op == "constant" and a.value:
         return by_a, by_b
-    flat = g.apply("mul", g.apply("eq", a, zero), g.apply("ge", b, zero))  # 0 ** b, as for every b beside it
+    flat = g.apply("mul", g.apply("eq", a, zero), g.apply("ge", b, zero))  # 0 ** b is constant around b
     return by_a, guarded(g, by_b, flat, holds=False)
 
 
@@ -96,7 +84,7 @@ def _where(g: Graph, y: Node, v: Term) -> tuple[Term | None, ...]:
 
 
 def _largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    """Of max and min: half for each where both are equal, all for both where one is NaN."""
+    """The gradient of max and min: shared equally at ties; both get all of it if one operand is NaN."""
     a, b = y.operands
     half = g.apply("mul", g.constant(0.5), v.node)
     shared = replace(v, node=g.apply("where", g.apply("eq", a, b), half, v.node))
@@ -105,16 +93,8 @@ def _largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
     return guarded(g, shared, not_a, holds=False), guarded(g, shared, not_b, holds=False)
 
 
-def _row_sum(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    return (row(g, "row_sum", v),)
-
-
-def _row_mean(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    return (row(g, "row_mean", v),)
-
-
 def _row_largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    """Shared by all elements that are the largest, or the smallest; NaN for the whole row if that is NaN."""
+    """The gradient is shared by all elements equal to the maximum or minimum. A NaN result gives NaN to the row."""
     (a,) = y.operands
     ties = g.apply("row_sum", g.apply("eq", a, y))
     count = g.apply("where", g.apply("eq", y, y), ties, g.constant(math.nan))
@@ -139,12 +119,8 @@ def _tanh(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
     return (product(g, v, _sigmoid_slope(g, twice)) * 4,)
 
 
-def _sigmoid(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    return (product(g, v, _sigmoid_slope(g, y.operands[0])),)
-
-
 def _sigmoid_slope(g: Graph, a: Node) -> Node:
-    """Not s - s * s, which is zero for large a."""
+    """sigmoid(a) · sigmoid(-a); s - s² would be zero for large a."""
     return g.apply("mul", g.apply("sigmoid", a), g.apply("sigmoid", g.apply("neg", a)))
 
 
@@ -156,9 +132,9 @@ def _gelu_tanh(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
 
 
 RULES: dict[str, Rule] = {
-    "neg": _neg,
-    "add": _add,
-    "sub": _sub,
+    "neg": lambda g, y, v: (-v,),
+    "add": lambda g, y, v: (v, v),
+    "sub": lambda g, y, v: (v, -v),
     "mul": _mul,
     "div": _div,
     "pow": _pow,
@@ -174,15 +150,15 @@ RULES: dict[str, Rule] = {
     "sin": lambda g, y, v: (product(g, v, g.apply("cos", y.operands[0])),),
     "cos": lambda g, y, v: (-product(g, v, g.apply("sin", y.operands[0])),),
     "tanh": _tanh,
-    "sigmoid": _sigmoid,
+    "sigmoid": lambda g, y, v: (product(g, v, _sigmoid_slope(g, y.operands[0])),),
     "erf": _erf,
     "cdf": lambda g, y, v: (product(g, v, g.apply("pdf", y.operands[0])),),
     "pdf": lambda g, y, v: (-product(g, product(g, v, y.operands[0]), y),),
     "abs": lambda g, y, v: (product(g, v, g.apply("sign", y.operands[0])),),
     "softplus": lambda g, y, v: (product(g, v, g.apply("sigmoid", y.operands[0])),),
     "gelu_tanh": _gelu_tanh,
-    "row_sum": _row_sum,
-    "row_mean": _row_mean,
+    "row_sum": lambda g, y, v: (row(g, "row_sum", v),),
+    "row_mean": lambda g, y, v: (row(g, "row_mean", v),),
     "row_max": _row_largest,
     "row_min": _row_largest,
 }

@@ -1,4 +1,4 @@
-"""Functions of an expression that are made of the others."""
+"""Functions of expressions that are composed of other operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _L = 0.044715 * _K
 
 
 def relu(g: Graph, x: Node) -> Node:
-    """NaN stays, and the slope at 0 is 0."""
+    """NaN stays NaN. The slope at 0 is 0."""
     zero = g.constant(0)
     return g.apply("where", g.apply("le", x, zero), zero, x)
 
@@ -34,12 +34,12 @@ def gelu_tanh_argument(g: Graph, x: Node) -> Node:
 
 
 def gelu_tanh_argument_slope(g: Graph, x: Node) -> Node:
-    """Where the square is cut, the sigmoid has no slope left that it could change."""
+    """The clamp in `_polynomial` does not matter here: beyond it the sigmoid's slope is zero."""
     return _polynomial(g, x, 3 * _L)
 
 
 def _polynomial(g: Graph, x: Node, factor: float) -> Node:
-    square = g.apply("min", g.apply("mul", x, x), g.constant(1000))  # beyond it, a sigmoid is 0 or 1
+    square = g.apply("min", g.apply("mul", x, x), g.constant(1000))  # the sigmoid is 0 or 1 from there on
     return g.apply("add", g.constant(_K), g.apply("mul", g.constant(factor), square))
 
 
@@ -48,18 +48,14 @@ def softplus(g: Graph, x: Node) -> Node:
     return g.apply("add", g.apply("max", x, g.constant(0)), rest)
 
 
-AT_ONCE: dict[str, Callable[[Graph, Node], Node]] = {"relu": relu, "gelu": gelu, "silu": silu}
-# These have derivatives of their own, better than those of what they are made of.
-LATE: dict[str, Callable[[Graph, Node], Node]] = {"gelu_tanh": gelu_tanh, "softplus": softplus}
+EXPANDED_EARLY: dict[str, Callable[[Graph, Node], Node]] = {"relu": relu, "gelu": gelu, "silu": silu}
+# Expanded after differentiation: their own derivatives are better than those of their expansions.
+EXPANDED_LATE: dict[str, Callable[[Graph, Node], Node]] = {"gelu_tanh": gelu_tanh, "softplus": softplus}
 
 
 def expanded(graph: Graph, nodes: Sequence[Node]) -> list[Node]:
-    """The same values, of primitives alone, in a new graph."""
+    """The same values from primitive operations, in a new graph."""
     other = Graph()
     for node in graph.inputs:
         other.input(node.uniform)
-    return copied(other, nodes, _replace)
-
-
-def _replace(graph: Graph, op: str, operand: Node) -> Node | None:
-    return LATE[op](graph, operand) if op in LATE else None
+    return copied(other, nodes, lambda g, op, operand: EXPANDED_LATE[op](g, operand) if op in EXPANDED_LATE else None)

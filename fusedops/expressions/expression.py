@@ -1,4 +1,4 @@
-"""An expression as its user wrote it, and the rows of the table that it becomes."""
+"""An expression as its user wrote it, and the operators that it becomes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fusedops.expressions.program import (
     Input,
     define,
     digest,
+    input_names,
     is_of_rows,
     key,
     result_names,
-    row_names,
 )
 from fusedops.expressions.tokens import fail
 
@@ -28,11 +28,11 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z_0-9]{0,63}", re.ASCII)
 
 
 class Expression:
-    """Checked, and free of any framework.
+    """A checked expression, independent of frameworks.
 
     Raises:
-        TypeError: The text or a name is no string.
-        ValueError: It is no expression. The sentence names the place, and the next lines show it.
+        TypeError: The text or a name is not a string.
+        ValueError: The text is not an expression. The message names the place and shows it.
     """
 
     def __init__(self, text: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
@@ -46,15 +46,15 @@ class Expression:
         self._declared = None if inputs is None else _checked(inputs)
         self._parsed = parse(text, self._declared)
         self.inputs, self.results = self._parsed.inputs, len(self._parsed.results)
-        # The inputs that have another name in operators, by that name. Not computed when first needed: torch's compiler
-        # does not trace the lock of a cached property.
-        names = zip(row_names(self.inputs), self.inputs, strict=True)
+        # Operator input name -> name in the expression, where they differ. Computed here, since torch's compiler does
+        # not trace the lock of a cached property.
+        names = zip(input_names(self.inputs), self.inputs, strict=True)
         self.renamed = {own: name for own, name in names if own != name}
         self._definitions: dict[tuple[bool, ...], Definition] = {}
         self._recorded: dict[tuple[bool, ...], Definition] = {}
 
     def definition(self, numbers: Sequence[bool] = ()) -> Definition:
-        """The operator for calls in which `numbers` says of each input whether it is a number; without it, none is."""
+        """The operator for calls whose inputs flagged in `numbers` are numbers; by default none is."""
         given = self._numbers(numbers)
         if not any(given):
             return self.recorded(given)
@@ -64,16 +64,16 @@ class Expression:
         return self._definitions[given]
 
     def recorded(self, numbers: Sequence[bool] = ()) -> Definition:
-        """The operator for the same calls in a graph, where a number is a tensor of one element."""
+        """The operator for the same calls in a graph, where numbers are tensors of one element."""
         of_rows = self._of_rows(self._numbers(numbers))
         if of_rows not in self._recorded:
             self._recorded[of_rows] = self._define([TENSOR] * len(self.inputs), of_rows)
         return self._recorded[of_rows]
 
     def all_recorded(self) -> list[Definition]:
-        """The operators of all calls in graphs, with numbers for any inputs.
+        """The operators of all calls in graphs, for any choice of numbers.
 
-        They differ in the shapes of results alone, so that most expressions have one.
+        They differ only in the shapes of results, so most expressions have one.
         """
         count = len(self.inputs)
         sets = {(False,) * count}
@@ -93,15 +93,15 @@ class Expression:
 
     def _define(self, kinds: Sequence[int], of_rows: tuple[bool, ...]) -> Definition:
         parsed = self._parsed
-        # A result of one element per row has numbers alone outside of its reductions. As uniform inputs they are not
-        # summed over the row in derivatives.
+        # A result with one element per row depends on these inputs outside its reductions. They are numbers: as uniform
+        # inputs they are not summed over the row in derivatives.
         flagged = [node for node, flag in zip(parsed.results, of_rows, strict=True) if flag]
         numbers = {node.place for node in needed(flagged, within_stage=True) if node.op == "input"}
         graph = Graph()
         for node in parsed.graph.inputs:
             graph.input(uniform=node.place in numbers)
         results = copied(graph, parsed.results)
-        inputs = tuple(map(Input, row_names(parsed.inputs), kinds))
+        inputs = tuple(map(Input, input_names(parsed.inputs), kinds))
         names = result_names([x.name for x in inputs], parsed.names)
         name = self.name or "elementwise"
         text = key(name, inputs, names, of_rows, parsed.results)
@@ -109,13 +109,13 @@ class Expression:
 
     @property
     def source(self) -> str:
-        """What a GPU runs, in C++: of the expression, and of its derivative."""
+        """The C++ code of the expression and of its derivative for GPUs."""
         definition = self.definition()
         return f"{definition.source}\n{definition.backward().source}"
 
     @property
     def derivative(self) -> str:
-        """As an expression."""
+        """The derivative, as an expression."""
         return self.definition().backward().text
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Operations on constants, in float64."""
+"""Constant folding, in float64."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 
 
 def fold(op: str, *values: float) -> float | None:
-    """The result, or None for what the kernels decide: what is not finite, but for a negative infinity."""
+    """The result; None if the kernel must decide it, since a value is not finite. Negation folds everything."""
     if op == "neg":
         return -values[0]
     if op not in _FUNCTIONS or not all(map(math.isfinite, values)):

@@ -1,4 +1,4 @@
-"""The function that a user's expression becomes."""
+"""The function that an expression becomes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fusedops import checks
 from fusedops.expressions.expression import Expression
-from fusedops.expressions.rows import Rows
+from fusedops.expressions.registry import Registry
 
 TensorLike = TypeVar("TensorLike")
 Tensor = TypeVar("Tensor")
@@ -25,16 +25,16 @@ class Elementwise(Generic[TensorLike, Tensor]):
             `sum_to(v, x)` is v summed to the shape of x.
     """
 
-    # The framework's.
-    rows: ClassVar[Rows]
-    tensors: ClassVar[frozenset[type]]  # the most common ones
+    # Set by each framework.
+    registry: ClassVar[Registry]
+    tensors: ClassVar[frozenset[type]]  # the most common tensor types
 
-    # All operators that a graph may call are added here: a file that holds one can be loaded from now on, and no
-    # compiler meets the making of it.
+    # Adds all operators that a graph may call: files that contain them can be loaded from now on, and compilers never
+    # trace their addition.
     def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
         self.given = expression, inputs, name
         self._expression = Expression(expression, inputs, name)
-        self._of_tensors, *_ = map(self.rows.operator, self._expression.all_recorded())
+        self._of_tensors, *_ = map(self.registry.operator, self._expression.all_recorded())
         self.__name__ = self.__qualname__ = self._expression.name or "elementwise"
         parameter = inspect.Parameter
         self.__signature__ = inspect.Signature([parameter(x, parameter.POSITIONAL_OR_KEYWORD) for x in self.inputs])
@@ -42,7 +42,7 @@ class Elementwise(Generic[TensorLike, Tensor]):
         self.__doc__ = f"{self.expression}\n\nTakes tensors, or numbers for some of them: {names}."
 
     def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The operator for values of which some are numbers, and what it is called with."""
+        """The operator for values some of which are numbers, and its arguments."""
         raise NotImplementedError
 
     @property
@@ -61,8 +61,8 @@ class Elementwise(Generic[TensorLike, Tensor]):
     def derivative(self) -> str:
         return self._expression.derivative
 
-    # Several results are a tuple. Their number follows from the text, which a type checker does not read. So a checker
-    # accepts any use of the result, and editors complete the members of a tensor.
+    # Several results are a tuple. Type checkers do not know their number, which follows from the text: they accept any
+    # use of the result, and editors complete the members of a tensor.
     def __call__(self, /, *values: TensorLike | float, **named: TensorLike | float) -> Tensor | Any:
         if named:
             values = self._positional(values, named)
@@ -82,7 +82,7 @@ class Elementwise(Generic[TensorLike, Tensor]):
         raise renamed
 
     def _positional(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """All values by position, as Python binds a call's arguments."""
+        """All values by position, bound as Python binds a call's arguments."""
         for name in named:
             if name not in self.inputs:
                 raise TypeError(checks.unexpected_keyword(self.__name__, name))
@@ -94,7 +94,7 @@ class Elementwise(Generic[TensorLike, Tensor]):
         return (*values, *(named[name] for name in self.inputs[len(values) :]))
 
     def _double(self, place: int, value: Any) -> float:
-        """The number that is given for an input."""
+        """The number given for an input, as a double."""
         found = checks.double(value)
         if found is None:
             got = type(value).__name__

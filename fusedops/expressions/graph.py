@@ -1,4 +1,4 @@
-"""The graph of an expression: nodes that never change, and of which there is one for each value that is computed."""
+"""The graph of an expression: immutable nodes, one for each distinct value."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ ELEMENTWISE = (
     *("where", "min", "max", "exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "sin", "cos", "tanh"),
     *("sigmoid", "erf", "cdf", "pdf", "abs", "floor", "sign"),
 )
-ROWS = ("row_sum", "row_mean", "row_max", "row_min")  # over the last dimension, which stays with one element
+ROWS = ("row_sum", "row_mean", "row_max", "row_min")  # reductions of the last dimension, which keeps size 1
 FUSED = ("fma", "fms", "fnma")  # a * b + c, a * b - c and c - a * b, rounded once
-OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE, *FUSED)  # program::Op of the core, in its order
+OPERATIONS = ("input", "constant", "reduced", *ELEMENTWISE, *FUSED)  # in the order of program::Op in the core
 
 _SYMMETRIC = {"add", "mul", "min", "max", "eq", "ne"}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    index: int  # operands have smaller ones
-    op: str  # "input", "constant", or what makes the value of the operands
+    index: int  # larger than those of the operands
+    op: str  # "input", "constant", or the operation on the operands
     operands: tuple[Node, ...]
     value: float  # of a constant
     place: int  # of an input
     uniform: bool  # the same for all elements of a row
-    depth: int  # how many reductions over rows come one after the other up to here
+    depth: int  # the length of the longest chain of row reductions up to here
 
 
 class Graph:
@@ -38,7 +38,7 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.inputs: list[Node] = []
-        self.given = 0  # how many of the nodes were there before a derivative was added
+        self.given = 0  # the number of nodes before the derivative's
         self._known: dict[tuple[object, ...], Node] = {}
 
     def input(self, uniform: bool = False) -> Node:
@@ -47,13 +47,13 @@ class Graph:
         return node
 
     def constant(self, value: float) -> Node:
-        key = ("constant", float(value).hex())  # -0.0 is another than 0.0, and nan the same as nan
+        key = ("constant", float(value).hex())  # distinguishes -0.0 from 0.0, and identifies NaNs
         if key not in self._known:
             self._known[key] = self._add("constant", (), value=float(value), uniform=True)
         return self._known[key]
 
     def apply(self, op: str, *operands: Node) -> Node:
-        """The node for the value, simplified."""
+        """The node of the simplified value."""
         if all(operand.op == "constant" for operand in operands):
             value = folding.fold(op, *(operand.value for operand in operands))
             if value is not None:
@@ -85,14 +85,12 @@ class Graph:
 
 
 def _extent(uniform: bool, depth: int) -> str:
-    """A value has one number for each element, row or call. It follows from the text and decides the shape of a result,
-    so that no simplification may change it."""
+    """A value is per element, per row or per call. Simplifications keep this: it decides the shape of a result."""
     return "element" if not uniform else "row" if depth else "call"
 
 
 def needed(nodes: Iterable[Node], within_stage: bool = False) -> list[Node]:
-    """These nodes and all that they are made of, each behind its operands; within a stage, reductions are made of
-    nothing."""
+    """These nodes and their operands, recursively, in topological order. Within a stage, reductions are leaves."""
     found: dict[int, Node] = {}
     pending = list(nodes)
     while pending:
@@ -107,7 +105,7 @@ def needed(nodes: Iterable[Node], within_stage: bool = False) -> list[Node]:
 def copied(
     graph: Graph, nodes: Sequence[Node], replace: Callable[[Graph, str, Node], Node | None] | None = None
 ) -> list[Node]:
-    """The nodes in another graph, whose inputs are the same; `replace` can give another value for (op, operand)."""
+    """The nodes in another graph with the same inputs. `replace(graph, op, operand)` may return another value."""
     copies: dict[Node, Node] = {}
     for node in needed(nodes):
         if node.op == "input":

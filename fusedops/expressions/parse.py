@@ -1,4 +1,4 @@
-"""Text to graph. Nothing of the text is ever run: it is read token by token, and what is not known here is refused."""
+"""Parses text into a graph. The text is never executed: it is read token by token, and unknown input is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_ONE = (
     *("exp", "log", "log1p", "expm1", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid", "erf", "abs", "floor", "sign"),
     *("relu", "gelu", "gelu_tanh", "silu", "softplus"),
 )
-# The numbers of arguments that each takes, and the operation that it is with so many.
+# The operation of each function by its number of arguments.
 FUNCTIONS: dict[str, dict[int, str]] = {
     **{name: {1: name} for name in _OF_ONE},
     "where": {3: "where"},
@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, dict[int, str]] = {
     "sum": {1: "row_sum"},
     "mean": {1: "row_mean"},
 }
-# Functions of PyTorch, TensorFlow, NumPy and C, and how an expression has them.
+# Functions of PyTorch, TensorFlow, NumPy and C, and their equivalents in expressions.
 _WRITTEN_AS = {
     **dict.fromkeys(("clamp", "clip", "clip_by_value"), "min(max(x, low), high)"),
     **dict.fromkeys(("maximum", "fmax"), "max(a, b)"),
@@ -59,22 +59,22 @@ class Parsed(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """What waits for its last operand: an operator, or, with strength 0, a parenthesis."""
+    """A stack entry that waits for its last operand: an operator, or, with strength 0, a parenthesis."""
 
     token: Token
     strength: int
-    operands: int = 0  # of a call or parenthesis: how many values lie below its own
+    operands: int = 0  # of a call or parenthesis: the size of the value stack below it
 
 
 def parse(text: str, inputs: Sequence[str] | None = None) -> Parsed:
-    """The graph of an expression. Without `inputs`, the names that are not assigned are the inputs, in their order."""
+    """The graph of an expression. By default the inputs are the unassigned names, in order of appearance."""
     if len(text) > MOST_CHARACTERS:
         fail(f"an expression must have at most {MOST_CHARACTERS} characters; got {len(text)}")
     return _Parser(text, inputs).parse()
 
 
 class _Parser:
-    """Precedence by two stacks, of values and of what waits for its last operand: no depth of nesting is too much."""
+    """An operator-precedence parser with explicit stacks, so that no nesting is too deep."""
 
     def __init__(self, text: str, inputs: Sequence[str] | None) -> None:
         self.text, self.declared = text, inputs
@@ -82,7 +82,7 @@ class _Parser:
         self.inputs: dict[str, Node] = {}
         self.used: set[str] = set()
         self.assigned: dict[str, Node] = {}
-        self.operations = self.open = 0  # open: how many parentheses
+        self.operations = self.open = 0  # open: the number of open parentheses
         self.values: list[Node] = []
         self.waiting: list[_Pending] = []
         for name in inputs or ():
@@ -136,7 +136,7 @@ class _Parser:
             self.advance()
 
     def expression(self) -> Node:
-        """Up to the end of the statement, or to a comma between results."""
+        """Parses up to the end of the statement, or to a comma between results."""
         while True:
             self.operand()
             while self.token.text == ")":
@@ -156,7 +156,7 @@ class _Parser:
             self.advance()
 
     def operand(self) -> None:
-        """Reads signs, parentheses and names of functions up to a number or a name, which it reads as well."""
+        """Reads signs, parentheses and function names, up to and including a number or a name."""
         while True:
             token = self.token
             if token.kind == "number":
@@ -189,7 +189,7 @@ class _Parser:
             if self.waiting and self.waiting[-1].token.text in _COMPARISONS:
                 self.fail("comparisons must not be chained", token, "write (a < b) * (b < c)")
         strength = _STRENGTH[token.text]
-        self.reduce(strength + (token.text == "**"))  # the only one that starts from the right
+        self.reduce(strength + (token.text == "**"))  # the only right-associative operator
         self.waiting.append(_Pending(token, strength))
 
     def close(self) -> None:
@@ -198,18 +198,15 @@ class _Parser:
         self.reduce(1)
         opened = self.waiting.pop()
         if opened.token.kind == "name":
-            self.call(opened.token, self.values[opened.operands :])
+            operations, arguments = FUNCTIONS[opened.token.text], self.values[opened.operands :]
+            if len(arguments) not in operations:
+                self.wrong_arguments(opened.token, len(arguments))
+            self.apply(opened.token, operations[len(arguments)], arguments)
         self.open -= 1
         self.advance()
 
-    def call(self, token: Token, arguments: list[Node]) -> None:
-        operations = FUNCTIONS[token.text]
-        if len(arguments) not in operations:
-            self.wrong_arguments(token, len(arguments))
-        self.apply(token, operations[len(arguments)], arguments)
-
     def reduce(self, weakest: int) -> None:
-        """Applies the operators that wait, of at least this strength, within the innermost parenthesis."""
+        """Applies the waiting operators of at least this strength within the innermost parenthesis."""
         while self.waiting and self.waiting[-1].strength >= weakest:
             token, strength, _ = self.waiting.pop()
             if strength == _SIGN:
@@ -222,9 +219,9 @@ class _Parser:
         if self.operations > MOST_OPERATIONS:
             self.fail(f"an expression must have at most {MOST_OPERATIONS} operations", token, "got more")
         del self.values[-len(operands) :]
-        made_of_others = expand.AT_ONCE.get(operation)
+        expand_early = expand.EXPANDED_EARLY.get(operation)
         self.values.append(
-            made_of_others(self.graph, *operands) if made_of_others else self.graph.apply(operation, *operands)
+            expand_early(self.graph, *operands) if expand_early else self.graph.apply(operation, *operands)
         )
 
     def named(self, token: Token) -> Node:

@@ -1,10 +1,10 @@
-"""What the core gets of an expression: instructions, stage by stage, and the names around them.
+"""Programs: the instructions of an expression, stage by stage, and the names around them, as the core takes them.
 
-A stage has the terms of the reductions that depend on those of earlier stages alone; the last one has the results. It
-computes again what it needs of earlier ones, but for reductions: nothing else is kept between two passes over a row.
+A stage computes the terms of the reductions that depend on earlier stages only; the last stage computes the results. It
+recomputes the values of earlier stages that it needs: between two passes over a row only reductions are kept.
 
-The rounding of a value is decided here, once for the whole program, and the engines follow it. A value that two stages
-compute thus has the same bits in both, and an element equals the maximum that it gave.
+Roundings are decided here, once for the whole program, and the engines follow. So a value that two stages compute has
+the same bits in both, and an element equals the maximum that it gave.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from fusedops.expressions.graph import OPERATIONS, ROWS, Graph, Node, copied, ne
 
 _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 
-TENSOR, OPTIONAL, NUMBER = range(3)  # kinds of inputs; an optional one that is absent is zero
+TENSOR, OPTIONAL, NUMBER = range(3)  # kinds of inputs; an absent optional input counts as zero
 
-MOST_INPUTS, MOST_RESULTS = 24, 12  # that an operator has in the core: no derivative has more
+MOST_INPUTS, MOST_RESULTS = 24, 12  # limits of the core's operators, which no derivative exceeds
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Input:
 @dataclass(frozen=True)
 class Result:
     name: str
-    value: int  # place in the last stage
-    like: int | None  # the input to whose shape it is summed; None: it has the shape to which the inputs broadcast
-    of_rows: bool = False  # but for the last dimension, which has size 1: it is made of reductions and numbers alone
+    value: int  # index in the last stage
+    like: int | None  # the input to whose shape it is summed; None: the shape to which all inputs broadcast
+    of_rows: bool = False  # one element per row: made of reductions and numbers alone
 
 
 @dataclass(frozen=True)
 class Reduction:
-    kind: int  # sum, mean, max, min
+    kind: int  # index in ROWS
     stage: int
-    value: int  # place in its stage
+    value: int  # index in its stage
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Program:
 
 
 def program(results: Sequence[Node]) -> Program:
-    """Of a graph of primitives."""
+    """The program of a graph of primitives."""
     nodes = needed(results)
     rows = sorted((node for node in nodes if node.op in ROWS), key=lambda node: (node.depth, node.index))
     numbers = {node: number for number, node in enumerate(rows)}
@@ -85,7 +85,7 @@ def program(results: Sequence[Node]) -> Program:
 
 
 def _fused_products(nodes: Sequence[Node], results: Sequence[Node]) -> dict[Node, Node]:
-    """The product that each fused sum or difference absorbs: one that nothing else in the program reads."""
+    """The product that each fused sum or difference absorbs: one without any other reader."""
     readers = Counter(results)
     for node in nodes:
         readers.update(node.operands)
@@ -131,34 +131,34 @@ def _fused(node: Node, product: Node, places: dict[Node, int]) -> Instruction:
 
 @dataclass(frozen=True)
 class Definition:
-    """A row of the table of operators."""
+    """The definition of an operator of the table."""
 
     name: str
     inputs: tuple[Input, ...]
     results: tuple[Result, ...]
     program: Program
-    needs: bool  # whether an attribute need_<result> says of each result that it is wanted
-    key: str  # all that defines it and its derivatives
-    backward_name: str | None  # of the row that has the derivative
+    needs: bool  # True if attributes need_<result> select the wanted results
+    key: str  # everything that defines it and its derivatives
+    backward_name: str | None  # the operator of the derivative
     graph: Graph
-    nodes: tuple[Node, ...]  # the results', before they were expanded
+    nodes: tuple[Node, ...]  # the results before expansion
 
     @property
     def source(self) -> str:
-        """In C++, as a GPU runs it."""
+        """C++ code for GPUs."""
         return source.source(self)
 
     @property
     def text(self) -> str:
-        """As an expression."""
+        """The definition as an expression."""
         return text.text(self)
 
     def backward(self) -> Definition:
-        """The row that has the derivative. It takes this row's inputs, then a d<result> for each result: an optional
-        one if there are several. Its results are d<input> for each input, of the shapes of the inputs.
+        """The operator of the derivative. Its inputs are those of this operator, then d<result> for each result,
+        optional if there are several. Its results are d<input> for each input, of the inputs' shapes.
 
         Raises:
-            ValueError: An operator cannot have as many inputs.
+            ValueError: The operator would have too many inputs.
         """
         return self._backward
 
@@ -187,7 +187,7 @@ class Definition:
 
 
 def _of_elements(graph: Graph, upstream: Node) -> Node:
-    """The upstream gradient of a result, for each element of a row: an equal share of what is for the row."""
+    """The upstream gradient of a result per element of a row: equal shares of a per-row gradient."""
     if not upstream.uniform:
         return upstream
     return graph.apply("div", upstream, graph.apply("row_sum", graph.constant(1)))
@@ -226,7 +226,7 @@ def define(
 
 
 def is_of_rows(node: Node, numbers: Sequence[bool]) -> bool:
-    """True if the value is made of reductions and numbers alone; `numbers` has a flag for each input."""
+    """True if the value is per row: reductions, and numbers as flagged in `numbers`, alone."""
     inputs = (x for x in needed([node], within_stage=True) if x.op == "input")
     return node.depth > 0 and all(numbers[x.place] for x in inputs)
 
@@ -234,20 +234,19 @@ def is_of_rows(node: Node, numbers: Sequence[bool]) -> bool:
 def key(
     name: str, inputs: Sequence[Input], results: Sequence[str], of_rows: Sequence[bool], nodes: Sequence[Node]
 ) -> str:
-    """The text of all that defines an operator and its derivatives: the same in every process."""
+    """Text of everything that defines an operator and its derivatives, identical in every process."""
     places = {node: place for place, node in enumerate(needed(nodes))}
     code = [(node.op, [places[x] for x in node.operands], node.value, node.place) for node in places]
     return repr((name, inputs, results, of_rows, code, [places[node] for node in nodes]))
 
 
 def digest(key: str) -> str:
-    """16 hexadecimal digits. Names of different keys differ in more than case and underscores."""
+    """16 hexadecimal digits, so that names of different keys differ in more than case and underscores."""
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 class _Names:
-    """Names that are not taken. Beside a result's own, those of its gradient and of the attribute that says whether it
-    is wanted are taken too."""
+    """Unused names. A result reserves the names of its gradient and of its need_ attribute as well."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self.taken = set(taken)
@@ -266,24 +265,23 @@ def _all_names(name: str, result: bool) -> tuple[str, ...]:
 
 
 _WORDS = (*dir(builtins), *keyword.kwlist, "name", "wanted")
-
-
 _MOST_CHARACTERS = 32  # of a name: the core takes 48, some of them for the prefixes of derivatives
 
 
-def row_names(names: Sequence[str]) -> list[str]:
-    """The names of inputs as a row has them: TensorFlow takes small letters alone, and code that is made of a row uses
-    other words beside them and breaks at long ones."""
+def input_names(names: Sequence[str]) -> list[str]:
+    """Names of operator inputs. TensorFlow takes lower-case names only, and generated code reserves other words and
+    breaks at long ones."""
     free = _Names(_WORDS)
     found = []
     for name in names:
         plain = re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")[:_MOST_CHARACTERS]
-        found.append(free.new(f"{plain}_of" if plain.endswith("_value") else plain))  # a number x is x_value in torch
+        # In torch, the number for a scalar input x is x_value.
+        found.append(free.new(f"{plain}_of" if plain.endswith("_value") else plain))
     return found
 
 
 def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[str]:
-    """The results' own names where they have some that are free; else y, or y0, y1 and so on."""
+    """The results' own names where they have free ones; otherwise y, or y0, y1 and so on."""
     names = _Names([*inputs, *_WORDS])
     given = {place: name.lower() for place, name in enumerate(plain) if name and len(plain) > 1}
     given = {place: name for place, name in given.items() if len(name) <= _MOST_CHARACTERS}

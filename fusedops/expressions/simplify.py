@@ -1,4 +1,4 @@
-"""What is simpler and the same, but for the sign of a zero: x + 0, 1 * x, --x, x ** 2. What can be NaN stays: 0 * x."""
+"""Simplifications that change at most the sign of a zero: x + 0, 1 * x, --x, x ** 2. 0 * x stays: it may be NaN."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def simplified(graph: Graph, op: str, operands: tuple[Node, ...]) -> Node | None:
-    """The node that can stand for the operation, if there is one."""
+    """The node that can replace the operation, if any."""
     rule = _RULES.get(op)
     return rule(graph, *operands) if rule else None
 
@@ -63,7 +63,7 @@ def _div(g: Graph, a: Node, b: Node) -> Node | None:
 
 
 def _without_signs(g: Graph, op: str, a: Node, b: Node) -> Node | None:
-    """A negation comes last, where it may meet another one."""
+    """Moves negations outward, where they may cancel."""
     if a.op == "neg":
         return g.apply("neg", g.apply(op, a.operands[0], b))
     if b.op == "neg":
@@ -103,12 +103,8 @@ def _where(g: Graph, c: Node, a: Node, b: Node) -> Node | None:
     return None
 
 
-def _same(g: Graph, a: Node, b: Node) -> Node | None:
-    return a if a is b else None
-
-
 def _row_sum(g: Graph, a: Node) -> Node | None:
-    """As many times the mean as it is of elements."""
+    """The sum of n equal means is n times the mean."""
     return g.apply("row_sum", a.operands[0]) if a.op == "row_mean" else None
 
 
@@ -120,7 +116,7 @@ _RULES: dict[str, Callable[..., Node | None]] = {
     "div": _div,
     "pow": _pow,
     "where": _where,
-    "min": _same,
-    "max": _same,
+    "min": lambda g, a, b: a if a is b else None,
+    "max": lambda g, a, b: a if a is b else None,
     "row_sum": _row_sum,
 }

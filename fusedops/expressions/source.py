@@ -1,4 +1,4 @@
-"""A program as C++, over the functions that core_cuda declares for it: a stage works on one element."""
+"""Writes a program as C++ over the functions that core_cuda declares for it. A stage works on one element."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fusedops.expressions.graph import OPERATIONS, ROWS
 if TYPE_CHECKING:
     from fusedops.expressions.program import Definition, Instruction
 
-KINDS = tuple(f"k{row.removeprefix('row_').capitalize()}" for row in ROWS)  # kSum, kMean and so on
+KINDS = tuple(f"k{name.removeprefix('row_').capitalize()}" for name in ROWS)  # kSum, kMean and so on
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _FUSED = {"fma": "fma_({a}, {b}, {c})", "fms": "fma_({a}, {b}, -{c})", "fnma": "fma_(-{a}, {b}, {c})"}
 _TWO = ("add", "sub", "mul", "div", "min", "max", "pow")

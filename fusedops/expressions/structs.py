@@ -1,4 +1,4 @@
-"""A definition as C has it: fusedops_define(const Definition*)."""
+"""The C structs of fusedops_define(const Definition*)."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _like(result: program.Result) -> int:
 
 
 def packed(definition: Definition) -> DefinitionStruct:
-    """It keeps what its pointers point to."""
+    """The C struct of a definition. It keeps alive what its pointers point to."""
     found = definition.program
     inputs = [InputText(input.name.encode(), input.kind) for input in definition.inputs]
     results = [Result(result.name.encode(), result.value, _like(result)) for result in definition.results]
     reductions = [Reduction(x.kind, x.stage, x.value) for x in found.reductions]
     code = [Instruction(i.op, i.a, i.b, i.c, i.value) for stage in found.stages for i in stage]
-    # A derivative's own derivative is added when it is first needed: rows.py.
+    # The second derivative is added on first use: registry.py.
     backward = definition.backward() if definition.backward_name and not definition.needs else None
     gradients = [result.name.encode() for result in backward.results] if backward else []
     return DefinitionStruct(

@@ -1,7 +1,7 @@
-"""Terms of a derivative: a number times a node, so that signs and factors meet before they are computed.
+"""Terms of a derivative: a number times a node, so that signs and factors combine before they are computed.
 
-A term of a branch has a guard, the condition under which the branch is taken. Slopes are multiplied within the guard,
-and it is applied last: the slope of a branch that is not taken may be infinite or NaN, and zero times it would be NaN.
+The guard of a term is the condition of its branch. It is applied after the slopes are multiplied: a slope of a branch
+that is not taken may be infinite or NaN, and zero times it would be NaN.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 from fusedops.expressions.graph import COMPARISONS, Graph, Node
 
-_MOST = 32  # factors of a product, or terms of a sum, that are looked at one by one
-_LARGEST = 2.0**127  # a number up to here is finite in every compute dtype
+_MOST = 32  # factors of a product, or terms of a sum, that are examined one by one
+_LARGEST = 2.0**127  # finite in every compute dtype
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
     scale: float
     node: Node
-    guard: Node | None = None  # 1 or 0; where it is 0 the term is 0, whatever the node is
-    masked: bool = False  # True if the node itself is 0 where the guard is
+    guard: Node | None = None  # 1 or 0; where it is 0, the term is 0
+    masked: bool = False  # True if the node itself is 0 where the guard is 0
 
     def __mul__(self, factor: float) -> Term:
         return replace(self, scale=self.scale * factor)
@@ -34,7 +34,7 @@ class Term:
         return _within(graph, self, _scaled(graph, self))
 
     def mask(self, graph: Graph) -> Term:
-        """The same term, whose node is 0 where the guard is."""
+        """The same term with a node that is 0 where the guard is 0."""
         return replace(self, node=_within(graph, self, self.node), masked=self.guard is not None)
 
 
@@ -43,7 +43,7 @@ def _within(graph: Graph, term: Term, node: Node) -> Node:
     pending = [] if term.guard is None or term.masked else [term.guard]
     while pending:
         guard = pending.pop()
-        if guard.op == "mul":  # both of two guards
+        if guard.op == "mul":  # both factors are guards
             pending.extend(guard.operands)
         else:
             node = graph.apply("where", guard, node, graph.constant(0))
@@ -85,12 +85,12 @@ def _any_of_row(graph: Graph, guard: Node | None) -> Node | None:
 
 
 def _is_factor(node: Node) -> bool:
-    """True for a constant that can be taken out of a guard: zero times it is zero."""
+    """True for a constant that can be taken out of a guard: it is finite, so zero times it is zero."""
     return node.op == "constant" and abs(node.value) <= _LARGEST
 
 
 def _plain(node: Node) -> Term:
-    """Without its sign and its constant factor."""
+    """The node without its sign and constant factor, which become the scale."""
     scale = 1.0
     while node.op == "neg" or (node.op == "mul" and any(map(_is_factor, node.operands))):
         if node.op == "neg":
@@ -150,13 +150,13 @@ def _scaled(graph: Graph, term: Term) -> Node:
 
 
 def row(graph: Graph, op: str, term: Term, splits: int = 4) -> Term:
-    """The sum or mean over the row. What is the same for the whole row is taken out of it.
+    """The sum or mean of a term over the row, with uniform factors taken out.
 
-    A sum is split if its terms need not wait for as many other reductions: each level of them is a pass over the row.
-    But what its user wrote is not, as x - mean(x), whose terms may be much larger than their difference; unless nothing
-    is left, as of mean(x - mean(x)).
+    A sum is split into its terms if they depend on fewer reductions, since each level of reductions is a pass over the
+    row. Sums that the user wrote, such as x - mean(x), are not split: their terms may be much larger than their
+    difference. They are split if everything cancels, as in mean(x - mean(x)).
 
-    The guard stays within the sum. The sum has a guard as well: it is zero if no element's guard is 1.
+    The guard stays within the sum. The sum also has a guard: it is zero if no element's guard is 1.
     """
     term = _opened(graph, term)
     whole = _row_of_product(graph, op, term, splits)
@@ -209,7 +209,7 @@ def _row_of_product(graph: Graph, op: str, term: Term, splits: int) -> Term:
 
 
 def _row_of_uniform(graph: Graph, op: str, factors: list[Node]) -> Term:
-    """Of one for each element; but a mean among the factors becomes a sum."""
+    """The reduction of ones: 1 for a mean, n for a sum. If a mean is among the factors, n times it is a sum."""
     if op == "row_mean":
         return Term(1.0, graph.constant(1))
     for i, factor in enumerate(factors):
@@ -222,7 +222,7 @@ def _row_of_uniform(graph: Graph, op: str, factors: list[Node]) -> Term:
 def _quotient(graph: Graph, node: Node, factors: Sequence[Node], divisors: Sequence[Node]) -> Node:
     above, below = [node, *factors], list(divisors)
     for factor in above[:]:
-        if factor in below:  # as the sum of a softmax's exponentials
+        if factor in below:  # such as the sum of a softmax's exponentials
             above.remove(factor)
             below.remove(factor)
     node = above[0] if above else graph.constant(1)
@@ -238,7 +238,7 @@ def _parted(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def _factors(node: Node) -> tuple[float, list[Node], list[Node]]:
-    """A product's constant, factors and divisors; the node as a factor of its own if there are too many."""
+    """A product's constant, factors and divisors; the node as the only factor if there are too many."""
     scale, above, below, pending = 1.0, list[Node](), list[Node](), [node]
     while pending:
         if len(above) + len(below) + len(pending) > _MOST:
@@ -260,7 +260,7 @@ def _factors(node: Node) -> tuple[float, list[Node], list[Node]]:
 
 
 def _addends(graph: Graph, node: Node) -> tuple[Node, list[Term]]:
-    """A sum that is a factor of the node, and the terms of their product; the node alone if they are too many."""
+    """A sum among the node's factors, and the terms of the expanded product; the node alone if they are too many."""
     scale, above, below = _factors(node)
     sums = [factor for factor in above if factor.op in ("add", "sub")]
     if len(sums) != 1:

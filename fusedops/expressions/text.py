@@ -1,4 +1,4 @@
-"""A graph as text, in the language of expressions, with sum_to(value, x): the sum over what x was broadcast along."""
+"""Writes a graph in the language of expressions. sum_to(value, x) sums over the dimensions in which x was broadcast."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def text(definition: Definition) -> str:
     written: dict[Node, tuple[str, int]] = {}
     lines = []
     for node in needed(definition.nodes):
-        said = _said(node, inputs, [written[operand] for operand in node.operands])
+        code = _code(node, inputs, [written[operand] for operand in node.operands])
         if uses[node] > 1 and node.operands:
             name = next(name for i in range(len(taken) + 1) if (name := f"t{i}") not in taken)
             taken.add(name)
-            lines.append(f"{name} = {said[0]}")
-            said = name, _ATOM
-        written[node] = said
+            lines.append(f"{name} = {code[0]}")
+            code = name, _ATOM
+        written[node] = code
     values = []
     for node, result in zip(definition.nodes, definition.results, strict=True):
         value = written[node][0]
@@ -53,8 +53,8 @@ def text(definition: Definition) -> str:
     return "\n".join([*lines, f"return {', '.join(result.name for result in definition.results)}"])
 
 
-def _said(node: Node, inputs: list[str], operands: list[tuple[str, int]]) -> tuple[str, int]:
-    """How the node is written, and how strongly its operator binds."""
+def _code(node: Node, inputs: list[str], operands: list[tuple[str, int]]) -> tuple[str, int]:
+    """The text of a node, and how strongly its operator binds."""
     if node.op == "input":
         return inputs[node.place], _ATOM
     if node.op == "constant":
@@ -65,7 +65,7 @@ def _said(node: Node, inputs: list[str], operands: list[tuple[str, int]]) -> tup
         operator, strength = _OPERATORS[node.op]
         on_the_left = strength + (strength in (_COMPARED, _POWER))
         return f"{_within(operands[0], on_the_left)} {operator} {_within(operands[1], strength + 1)}", strength
-    return f"{node.op.removeprefix('row_')}({', '.join(said for said, _ in operands)})", _ATOM
+    return f"{node.op.removeprefix('row_')}({', '.join(code for code, _ in operands)})", _ATOM
 
 
 def _within(operand: tuple[str, int], strength: int) -> str:
@@ -74,5 +74,5 @@ def _within(operand: tuple[str, int], strength: int) -> str:
 
 def _number(value: float) -> tuple[str, int]:
     negative = math.copysign(1, value) < 0
-    said = str(int(value)) if value.is_integer() and 0 < abs(value) < 1e6 else repr(value).removesuffix(".0")
-    return said, _SIGN if negative else _ATOM
+    code = str(int(value)) if value.is_integer() and 0 < abs(value) < 1e6 else repr(value).removesuffix(".0")
+    return code, _SIGN if negative else _ATOM

@@ -30,18 +30,18 @@ class Token(NamedTuple):
 
 
 def read(text: str) -> Iterator[Token]:
-    """The tokens, and then the end for ever."""
+    """The tokens, then "end" forever."""
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
         if not found:
             advice = "write a power as x ** 2" if text[at] == "^" else ""
             fail_at(text, Token("", "", at), f"unexpected {_described(text[at])}", advice)
-        kind, said = str(found.lastgroup), found.group()
+        kind, value = str(found.lastgroup), found.group()
         if kind == "number" and _WORD.match(text, found.end()):
-            fail_at(text, Token("", "", found.end()), f"expected an operator after the number {said[:40]}")
+            fail_at(text, Token("", "", found.end()), f"expected an operator after the number {value[:40]}")
         if kind != "space":
-            yield Token(kind, said, at)
+            yield Token(kind, value, at)
         at = found.end()
     while True:
         yield Token("end", "", at)
@@ -52,7 +52,7 @@ def fail(sentence: str) -> NoReturn:
 
 
 def fail_at(text: str, token: Token, sentence: str, more: str = "") -> NoReturn:
-    """Names the place, and shows it in as much of the line as is easily read."""
+    """Fails with the place, and shows it in an excerpt of the line."""
     start = text.rfind("\n", 0, token.at) + 1
     line = text[start:].partition("\n")[0]
     column = token.at - start

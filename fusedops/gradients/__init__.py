@@ -1,41 +1,41 @@
-"""Second derivatives: those of the backward operators, written once for both frameworks. First ones are in the table.
+"""Second derivatives: the gradients of backward operators, written once for both frameworks.
 
-A formula is a vector-Jacobian product: `formula(f, c, *dy)` gets the upstream gradient of each output and returns the
-gradient of each differentiable input by name. A value may be a function, which is called only if that gradient is
-wanted; a missing name means zero. Saved outputs get no gradient: a formula treats them as functions of the inputs.
+The table declares first derivatives, which fusedops/derivatives.py turns into formulas of the same kind.
 
-`c` holds what the operator was called with, by the names of its declaration: the inputs and outputs named in `saves`,
-the attributes, and `c.wanted(input)`. An absent input is None. An upstream gradient is None where nothing flows back,
-and where the call did not need the output.
+A formula is a vector-Jacobian product: `formula(f, c, *dy)` takes the upstream gradient of each output and returns the
+gradients of differentiable inputs by name. A value may be a function, which is called only if that gradient is wanted.
+A missing name means zero. Saved outputs get no gradient: a formula treats them as functions of the inputs.
 
-`f` holds every operator (`f.axpby(a, x, b)`, differentiable itself, which makes the second derivative) and a few tensor
-functions that both frameworks have:
+`c` has the arguments of the call by their declared names: the inputs and outputs in `saves`, the attributes, and
+`c.wanted(input)`. An absent input is None. An upstream gradient is None if nothing flows back, or if the call did not
+need the output.
 
-    multiply, erf, rsqrt, sigmoid, tanh   of each element
-    sum                                   of all elements
-    sum_last, mean_last                   over the last dimension, which stays, with size 1
-    expand_last, first                    adds a last dimension of size 1, takes it away
-    halves                                of the last dimension
+`f` has every operator (`f.axpby(a, x, b)`, differentiable as well) and a few tensor functions of both frameworks:
+
+    multiply, erf, rsqrt, sigmoid, tanh   elementwise
+    sum                                   over all elements
+    sum_last, mean_last                   over the last dimension, which keeps size 1
+    expand_last, first                    adds a last dimension of size 1, removes it
+    halves                                the two halves of the last dimension
     log_softmax                           over the last dimension
-    one_hot(labels, like)                 as bools, with like's last dimension; none for a label outside of it
-    unequal, where(condition, x)          as bools; x where it is true, else 0
-    compute(x), cast(x, like)             to the dtype to compute in; to like's
-    constant                              the same value without a derivative
+    one_hot(labels, like)                 bools with like's last dimension; all False for a label outside it
+    unequal, where(condition, x)          bools; x where the condition is true, else 0
+    compute(x), cast(x, like)             casts to the compute dtype; to like's dtype
+    constant                              the same value without a gradient
     features                              the size of the last dimension, a number or of x's dtype
-    product                               of the matrices in the last two dimensions
+    product                               the matrix product of the last two dimensions
     transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
-    repeat_heads(x, like)                 each head as often, side by side, as makes those of like [..., H, T, S]
-    columns                               the positions [S] of the columns of [..., T, S]
-    beside                                those [T, 1] that the rows stand beside: the last row beside the last column
-    packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1], of each column [S]; `beside` in each sequence
-    probabilities(scores, kept)           the softmax over the columns that all of some bools keep; elsewhere 0
-    log_sum_exp(scores, kept)             the logarithm of the sum of their exponentials; -inf where none is kept
-    vjp(function, inputs, upstream)       the gradients of inputs, taken by the framework
+    repeat_heads(x, like)                 repeats each head of x, for the heads of like [..., H, T, S]
+    columns                               the column indices [S] of [..., T, S]
+    beside                                the diagonal's column in each row [T, 1]; the last row ends the last column
+    packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1] and column [S], and `beside` per sequence
+    probabilities(scores, masks)          softmax over the columns that all masks let through; 0 elsewhere
+    log_sum_exp(scores, masks)            the log of the sum of these exponentials; -inf where none is visible
+    vjp(function, inputs, upstream)       the gradients of inputs, by the framework's autograd
 
-First derivatives, which fusedops/derivatives.py makes of the table, are formulas of the same kind. Backward operators
-are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and needs no formula of
-its own. Most second derivatives are `composite.second_derivative`. A formula that takes several operators or functions
-computes in the compute dtype, and rounds once.
+Backward operators are linear in `dy`. Forward mode is therefore the gradient of a formula with respect to `dy`, and
+needs no formula of its own. Most second derivatives are `composite.second_derivative`. A formula that chains operators
+computes in the compute dtype and rounds once.
 """
 
 from fusedops.gradients import activations as activations

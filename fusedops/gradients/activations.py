@@ -1,4 +1,4 @@
-"""Activations, with what is multiplied or added beside them."""
+"""Activations with a bias or a gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention, and the softmax in it."""
+"""Softmax and attention."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
-    kept = _band(c, f.columns(scores), f.beside(scores))
+    masks = _band(c, f.columns(scores), f.beside(scores))
     if c.lengths is not None:
         lengths = f.expand_last(f.expand_last(f.expand_last(f.cast(c.lengths, f.columns(scores)))))
-        kept.append(f.columns(scores) < lengths)
+        masks.append(f.columns(scores) < lengths)
     if c.mask is not None:
-        kept.append(c.mask)
-    p = f.probabilities(scores, kept)
+        masks.append(c.mask)
+    p = f.probabilities(scores, masks)
     if c.seed is not None:
         p = f.dropout(p, c.seed, rate=c.dropout)
     y = _mean(f, p, v)
@@ -55,21 +55,21 @@ def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[
     q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
     own, others, beside = f.packed(scores, c.offsets_q, c.offsets_k)
-    kept = [own == others, *_band(c, f.columns(scores), beside)]
-    return f.exchange_heads(_mean(f, f.probabilities(scores, kept), v)), f.log_sum_exp(scores, kept)
+    masks = [own == others, *_band(c, f.columns(scores), beside)]
+    return f.exchange_heads(_mean(f, f.probabilities(scores, masks), v)), f.log_sum_exp(scores, masks)
 
 
 def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
-    """[..., H, T, S], of q [..., H, T, D] and k [..., Hk, S, D]."""
+    """[..., H, T, S] from q [..., H, T, D] and k [..., Hk, S, D]."""
     scale = c.scale[0] if len(c.scale) else f.features(q) ** -0.5
     scores = f.product(q, f.transpose_last(f.repeat_heads(k, q))) * scale
     return c.softcap * f.tanh(scores / c.softcap) if c.softcap else scores
 
 
 def _band(c: Any, columns: Tensor, beside: Tensor) -> list[Tensor]:
-    """What causality and the window keep, of keys and of the keys that the queries stand beside."""
-    kept = [columns <= beside] if c.causal else []
-    return [*kept, columns > beside - c.window] if c.window else kept
+    """The masks of causality and of the window. `beside` is each query's key on the diagonal."""
+    masks = [columns <= beside] if c.causal else []
+    return [*masks, columns > beside - c.window] if c.window else masks
 
 
 def _mean(f: Any, p: Tensor, v: Tensor) -> Tensor:

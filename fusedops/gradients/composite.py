@@ -1,7 +1,7 @@
-"""Derivatives of operators that have a plain formula, taken by the framework itself.
+"""Derivatives of operators with a plain formula, taken by the framework's autograd.
 
-A backward operator is the vector-Jacobian product of its forward. Its own derivative need not be fast, so nobody writes
-it: the forward's plain formula, over the functions of `f`, is differentiated twice.
+A backward operator is the vector-Jacobian product of its forward. Its own derivative need not be fast, so the forward's
+plain formula, over the functions of `f`, is differentiated twice:
 
     def plain(f, c, x):
         return x * x
@@ -27,10 +27,9 @@ def second_derivative(
     """The gradient of a backward operator, from the plain formula `forward(f, c, **inputs)` of its forward.
 
     Args:
-        dy: the backward operator's names for the upstream gradients of the results of `forward`. One that is absent is
-            zeros.
-        upstream: by the name of each input of `forward`, the upstream gradient of that input's gradient: None where
-            nothing flows. Not looked at for an absent input, which has no gradient.
+        dy: the backward operator's names for the upstream gradients of the results of `forward`. An absent one is zeros.
+        upstream: for each input of `forward`, the upstream gradient of that input's gradient; None if nothing flows.
+            It is ignored for an absent input, which has no gradient.
     """
     flowing = {
         name: gradient for name, gradient in upstream.items() if gradient is not None and getattr(c, name) is not None

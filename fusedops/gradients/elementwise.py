@@ -10,7 +10,7 @@ from fusedops.gradients.registry import Tensor, gradient
 
 @gradient("axpby_backward", saves=("dy", "a", "x"))
 def _axpby_backward(f: Any, c: Any, gda: Tensor | None, gdx: Tensor | None) -> Mapping[str, Any]:
-    """Of da = Σ dy·x and dx = a·dy."""
+    """The gradients of da = Σ dy·x and dx = a·dy."""
 
     def both() -> Tensor:
         a = c.a if isinstance(c.a, float) else f.compute(c.a)
@@ -35,7 +35,7 @@ def _relu_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
 
 @gradient("polynomial_activation_backward", saves=("dy", "x"))
 def _polynomial_activation_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
-    """Of dx = dy·p'(x): p'(x)·gdx for dy, and dy·gdx·p''(x) for x."""
+    """The gradients of dx = dy·p'(x): p'(x)·gdx for dy, and dy·gdx·p''(x) for x."""
     slopes = [k * coefficient for k, coefficient in enumerate(c.coefficients)][1:] or [0.0]
 
     def of_x() -> Tensor:

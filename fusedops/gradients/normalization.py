@@ -1,7 +1,7 @@
 """Normalizations of rows.
 
-The formulas treat the statistics as functions of x, and give them no gradient of their own. Where the forward adds a
-residual, x is the sum, whose upstream gradient `ds` is added to dx.
+The formulas treat the statistics as functions of x, without gradients of their own. Where the forward adds a residual,
+x is the sum, and its upstream gradient `ds` is added to dx.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _layer_norm_backward(
 
 
 def _with_dropped(f: Any, c: Any, gdx: Tensor | None, gdropped_dx: Tensor | None) -> Tensor | None:
-    """The upstream gradient of dx, with what reaches it through dropped_dx."""
+    """The upstream gradient of dx, including the part that arrives through dropped_dx."""
     if c.seed is None or gdropped_dx is None:
         return gdx
     if gdx is None:
@@ -64,6 +64,6 @@ def _centered(f: Any, x: Tensor) -> Tensor:
 
 
 def _eps(f: Any, c: Any, mean_square: Tensor) -> Tensor:
-    """The backward operators know rstd, not eps: what rstd holds beside the mean of squares, a constant."""
+    """eps as a constant, recovered from rstd: backward operators get rstd, not eps."""
     rstd = f.expand_last(f.compute(c.rstd))
     return f.constant(1.0 / (rstd * rstd) - mean_square)

@@ -12,7 +12,7 @@ from fusedops.gradients.registry import Tensor, gradient
 
 @gradient("matmul_backward", saves=("dc", "a", "b"))
 def _matmul_backward(f: Any, c: Any, gda: Tensor | None, gdb: Tensor | None) -> Mapping[str, Any]:
-    """Of da, which is linear in dc and b, and db, which is linear in dc and a."""
+    """The gradients of da, which is linear in dc and b, and of db, which is linear in dc and a."""
     transposes = {"transpose_a": c.transpose_a, "transpose_b": c.transpose_b}
     of_dc: list[tuple[Tensor, Tensor]] = []
     gradients: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Where the formulas are declared and found."""
+"""The registry of gradient formulas."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Formula = Callable[..., Mapping[str, Any]]
 class Gradient:
     formula: Formula
     saves: tuple[str, ...]  # the inputs and outputs that the formula reads
-    reads: Callable[[Iterable[str]], set[str]] | None = None  # which of them for these gradients; None: all
+    reads: Callable[[Iterable[str]], set[str]] | None = None  # the subset of `saves` for these gradients; None: all
 
 
-# The gradient of a floating input that has none: asking for it is an error, where the framework can tell.
+# The gradient of a floating input that has none. Asking for it is an error if the framework can tell.
 REFUSED: Any = object()
 
 GRADIENTS: dict[str, Gradient] = {}

@@ -10,18 +10,18 @@ import tensorflow as tf
 
 from fusedops import checks
 from fusedops.expressions.function import Elementwise
-from fusedops.expressions.rows import Rows
+from fusedops.expressions.registry import Registry
 from fusedops.tf import calls, internals, library, naming, text
 from fusedops.tf.derivatives import FORMULA_NAMES
 from fusedops.tf.operators import OPERATORS
 from fusedops.tf.tensors import TensorLike
 
-_ROWS = Rows(ctypes.CDLL(str(library.LIBRARY)), library.GROWTH, library.added, OPERATORS)
-FORMULA_NAMES.add("_row", _ROWS.operator)  # no operator's name begins with an underscore
+_REGISTRY = Registry(ctypes.CDLL(str(library.LIBRARY)), library.GROWTH, library.added, OPERATORS)
+FORMULA_NAMES.add("_operator", _REGISTRY.operator)  # no operator's name begins with an underscore
 
 
 class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
-    rows = _ROWS
+    registry = _REGISTRY
     tensors = frozenset({internals.EagerTensor})
 
     @text.unconverted
@@ -38,7 +38,7 @@ class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
     def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """A number is a tensor of one element, as TensorFlow has no other."""
         numbers = tuple(map(checks.is_number, values))
-        operator = self.rows.operator(self._expression.recorded(numbers))
+        operator = self.registry.operator(self._expression.recorded(numbers))
         declared = library.TABLE[operator.__name__]
         given: list[Any] = [
             (self._double(i, x) if number else calls.tensor(declared, declared.inputs[i], x))

@@ -9,20 +9,20 @@ import torch
 
 from fusedops import checks
 from fusedops.expressions.function import Elementwise
-from fusedops.expressions.rows import Rows
+from fusedops.expressions.registry import Registry
 from fusedops.torch import internals, library
 from fusedops.torch.derivatives import FORMULA_NAMES
 from fusedops.torch.operators import OPERATORS
 
-_ROWS = Rows(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
+_REGISTRY = Registry(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
 _is_compiling = torch.compiler.is_compiling
 _is_recorded = internals.is_recorded
 
-FORMULA_NAMES.add("_row", _ROWS.operator)  # no operator's name begins with an underscore
+FORMULA_NAMES.add("_operator", _REGISTRY.operator)  # no operator's name begins with an underscore
 
 
 class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):
-    rows = _ROWS
+    registry = _REGISTRY
     tensors = frozenset({torch.Tensor, torch.nn.Parameter})
 
     def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
@@ -38,8 +38,8 @@ class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):
         numbers = tuple(map(checks.is_number, values))
         values = tuple(self._double(i, x) if numbers[i] else x for i, x in enumerate(values))
         if not (_is_compiling() or _is_recorded()):
-            return self.rows.operator(self._expression.definition(numbers)), values
-        operator = getattr(self.rows.operators, self._recorded(numbers))
+            return self.registry.operator(self._expression.definition(numbers)), values
+        operator = getattr(self.registry.operators, self._recorded(numbers))
         tensors = [x for x in values if isinstance(x, torch.Tensor)]
         if tensors:
             dtype = torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
