@@ -1,7 +1,7 @@
-"""The public functions: one signature, one description and one body each, for every framework.
+"""The public functions: one signature, one description and one body each, for all frameworks.
 
-They are written over `ops`, a framework's set of operators. `functions.py` of either package gives `define` the
-framework's own names for those of `common.py`; `define` makes the functions that users call.
+Their bodies call `ops`, a framework's set of operators. `functions.py` of either package gives `define` the framework's
+own names for those of `common.py`; `define` makes the functions that users call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PUBLIC: tuple[Any, ...] = tuple(
 )
 _NAMED = {function.__name__: function for function in PUBLIC}
 __all__ = [*_NAMED]
-# Those that make tensors of tensors; the others make functions, or are called for their effect.
+# Functions from tensors to tensors. The others make functions, or are called for their effect.
 _OTHERS = {own.__name__, accumulation.__name__}
 OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ not in _OTHERS]
 
@@ -55,7 +55,7 @@ _ERRORS = """\
 
 
 def _hide_refused(function: Any) -> None:
-    """Leaves the arguments that a function takes only to refuse them out of its signature."""
+    """Hides the arguments that a function takes only to refuse them from its signature."""
     plain = inspect.signature(function)
     taken = [p for p in plain.parameters.values() if p.annotation != "Refused"]
     function.__signature__ = plain.replace(parameters=taken)
@@ -69,9 +69,9 @@ for _function in PUBLIC:
 def define(module: dict[str, Any]) -> list[str]:
     """Defines the public functions in a framework's module, given as its `__dict__`, and returns their names.
 
-    Each has the code of the function here, so that a traceback and `inspect.getsource` show this package. Its globals
-    are the module's, since torch's compiler looks globals up in the module that they name: what the family's module
-    has, unless the framework's module has its own, as for names of common.py.
+    Each shares the code of the function here, so that tracebacks and `inspect.getsource` show this package. Its globals
+    are the framework's module, since torch's compiler looks globals up in the module that they name. The module gets
+    the names of the families' modules, unless it has its own, as for names of common.py.
     """
     package = module["__package__"]
     shared = {name: value for family in FAMILIES for name, value in vars(family).items() if not name.startswith("__")}
@@ -82,7 +82,7 @@ def define(module: dict[str, Any]) -> list[str]:
         copy.__signature__ = function.__signature__  # type: ignore[attr-defined]
         copy.__annotations__ = function.__annotations__
         copy.__doc__ = description(function, package.rpartition(".")[2])
-        copy.__module__ = package  # by which it pickles
+        copy.__module__ = package  # pickle finds it by its module
         module[function.__name__] = copy
     return [*__all__]
 
@@ -100,7 +100,7 @@ def signature(function: Callable[..., Any], framework: str) -> inspect.Signature
 
 
 def whole_description(function: Callable[..., Any]) -> str | None:
-    """The function's docstring, in which text that functions share is written out.
+    """The function's docstring with shared text inserted.
 
     `eps, weight: as in `rms_norm`.` stands for the entries of these arguments there, and `Returns, Gradient: as in
     `rms_norm`.` for these sections. The errors that a function of tensors raises for its arguments need no entry.

@@ -1,4 +1,4 @@
-"""What the public functions refer to: names that each package replaces by its own, and types of their options."""
+"""Names that the public functions use. Each package replaces some by its own; the others are types of options."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from fusedops.functions.operators import Operators
 
 Tensor = Any
-TensorLike = Any  # what a function makes a tensor of: in PyTorch a tensor
-Variable = Any  # what a function updates: in PyTorch a tensor
-Refused: TypeAlias = NoReturn  # the type of arguments that a function does not have: see refusal.py
+TensorLike = Any  # convertible to a tensor; in PyTorch a tensor
+Variable = Any  # mutated by a function; in PyTorch a tensor
+Refused: TypeAlias = NoReturn  # the type of arguments that a function refuses: see refusal.py
 ops: Operators = cast("Operators", None)  # a framework's
 
 
 def may_need_gradient(*tensors: Tensor | None) -> bool:
-    """Whether what a backward would read is worth keeping. Where nothing can tell, False: it is computed again then."""
+    """True if a backward may read tensors saved now. If that is unknown, False: the backward recomputes them."""
     raise NotImplementedError  # a framework's
 
 
@@ -36,7 +36,7 @@ def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] 
 
 
 def dtype_name(dtype: Any) -> str:
-    """Of a framework's dtype, or of one that is a name already."""
+    """The name of a framework's dtype, or of a dtype given by name."""
     if isinstance(dtype, str):
         return dtype
     return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")

@@ -1,7 +1,7 @@
-"""Errors for arguments that a public function does not have, with the names here of other libraries' arguments.
+"""Errors for arguments that a public function does not have. They translate the argument names of other libraries.
 
 Python raises its own error before it enters a function. So every function takes `*more` and `**others`, at less cost
-than a wrapper that catches the error. `fusedops.functions` leaves both out of the signature that users see.
+than a wrapper that catches the error. `fusedops.functions` hides both from the signature that users see.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from fusedops import checks
 
-# Arguments of other libraries, and the argument here. It counts for the functions that have that argument.
+# Arguments of other libraries, and the argument here. An entry applies to functions that have the latter.
 NAMES = {
     "approximate": "activation",
     "attention_mask": "mask",
@@ -31,7 +31,7 @@ NAMES = {
     "use_causal_mask": "causal",
     "window_size": "window",
 }
-# Arguments of other libraries that have none here, and why. They count for the functions with one of the arguments.
+# Arguments of other libraries without a counterpart, and why. An entry applies to functions with a listed argument.
 ABSENT = {
     **dict.fromkeys(("axis", "dim"), (("eps", "gate", "labels", "mask"), "the last dimension is taken")),
     "enable_gqa": (("q",), "heads of q share the heads of k and v where there are fewer"),

@@ -48,7 +48,7 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     if c.seed is not None:
         p = f.dropout(p, c.seed, rate=c.dropout)
     y = _mean(f, p, v)
-    return y if heads_first else f.exchange_heads(y), f.log_sum_exp(scores, kept)
+    return y if heads_first else f.exchange_heads(y), f.log_sum_exp(scores, masks)
 
 
 def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

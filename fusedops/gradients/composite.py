@@ -27,7 +27,8 @@ def second_derivative(
     """The gradient of a backward operator, from the plain formula `forward(f, c, **inputs)` of its forward.
 
     Args:
-        dy: the backward operator's names for the upstream gradients of the results of `forward`. An absent one is zeros.
+        dy: the backward operator's names for the upstream gradients of the results of `forward`. Absent ones are
+            zeros.
         upstream: for each input of `forward`, the upstream gradient of that input's gradient; None if nothing flows.
             It is ignored for an absent input, which has no gradient.
     """

@@ -13,7 +13,7 @@ from fusedops import lazy, loading
 
 loading.library("tf")  # says what is missing before TensorFlow is imported
 
-# Derivatives, mapping and xla for their effect: they tell TensorFlow of gradients, tf.vectorized_map and XLA.
+# Derivatives, mapping and xla register gradients, converters of tf.vectorized_map, and XLA kernels when imported.
 from fusedops.tf import derivatives, functions, library, mapping, xla  # noqa: E402, F401
 from fusedops.tf.functions import *  # noqa: E402, F403
 from fusedops.tf.naming import has_keras  # noqa: E402
@@ -29,9 +29,9 @@ def library_path() -> str:
     return str(library.LIBRARY)
 
 
-# Keras: it needs Keras 3 over TensorFlow, which the operators do not.
+# Lazy, since Keras needs version 3 over TensorFlow, and the operators do not need Keras.
 _LAZY = {"keras": "fusedops.tf.keras", "load": "fusedops.tf.libraries"}
-if not TYPE_CHECKING:  # a checker would take any name for one of these
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
     __getattr__ = lazy.members(__name__, _LAZY)
 
 __all__ = ["library_path", "load"]

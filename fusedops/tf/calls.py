@@ -1,4 +1,4 @@
-"""The Python function of an operator over TensorFlow's tensors: what its call does before and after the kernel."""
+"""The Python function of an operator over TensorFlow's tensors: the work of a call before and after the kernel."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fusedops.declarations import Attribute, Input, Operator
 from fusedops.tf import internals, recording, text
 from fusedops.tf.library import DTYPES
 
-_ADVICE = {  # for what is a tensor to some of TensorFlow's functions
+_ADVICE = {  # for types that some of TensorFlow's functions take as tensors
     tf.RaggedTensor: "call tf.ragged.map_flat_values(function, ...), or give to_tensor() of it",
     tf.SparseTensor: "give tf.sparse.to_dense of it",
 }
 
 
 def _common(*dtypes: tf.DType) -> int:
-    """The dtype that inputs have together, as element_dtype() of the core finds it."""
+    """The common dtype of inputs, as element_dtype() of the core determines it."""
     for dtype in dtypes:
         if dtype is tf.bfloat16 or dtype is tf.float16:
             return int(dtype.as_datatype_enum)
     return int(next((x for x in dtypes if x.is_floating), tf.float32).as_datatype_enum)
 
 
-KNOWN = {  # to the lines of `execution`
+KNOWN = {  # constants in the lines of `execution`
     "_Float64": tf.float64,
     "_common": _common,
     "_Named": {x.name: x.as_datatype_enum for x in DTYPES},
@@ -39,7 +39,7 @@ _LARGEST_KEPT_ZEROS = 10_000  # elements
 
 
 class _Spelled(dict[float, str]):
-    """Floats as the OpDef takes them: as text, which keeps all their bits."""
+    """Floats as text, which keeps all their bits: the OpDef's form."""
 
     def __missing__(self, value: float) -> str:
         spelled = repr(value)
@@ -52,7 +52,7 @@ _SPELLED = _Spelled()
 
 
 def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., Any]) -> Callable[..., Any]:
-    """`raw` is the Python function that TensorFlow generates: inputs, attributes, then dtypes of outputs."""
+    """The function of an operator. `raw`, which TensorFlow generates, takes inputs, attributes and output dtypes."""
     known: dict[str, Any] = {
         "_Eager": internals.EagerTensor,
         "_keep": partial(_keep, operator, keep),
@@ -75,7 +75,7 @@ def function(operator: Operator, raw: Callable[..., Any], keep: Callable[..., An
 
 
 def variable(argument: Input | Attribute) -> str:
-    """What the lines of a function call an argument: not as something of Python's, which the lines may speak of."""
+    """The name of an argument in the generated lines. It hides no builtin, since the lines may use one."""
     return f"{argument.name}_" if hasattr(builtins, argument.name) else argument.name
 
 
@@ -115,15 +115,15 @@ def _lines(operator: Operator) -> Iterator[str]:
     if saved:
         large = " or ".join(f"{size} > {_LARGEST_KEPT_ZEROS}" for size in saved)
         yield f"if type(_results[0]) is _Eager and ({large}): return _keep(_results)"
-    if operator.outputs:  # a graph has an operation as the result of a call for its effect alone
+    if operator.outputs:  # in a graph, a call for its effect alone would return an operation
         yield "return _results"
 
 
 def execution(operator: Operator, results: str) -> Iterator[str]:
-    """The lines that call the generated function and name its results.
+    """The lines that call the generated function and assign its results.
 
-    Inputs are tensors, or lists of them, at most one of an optional input, and attributes are encoded, each in its
-    `variable`.
+    They read each argument from its `variable`: inputs are tensors or lists of tensors, at most one for an optional
+    input, and attributes are encoded.
     """
     dtypes = _dtypes(operator)
     names = {dtype: f"_dtype{i}" for i, dtype in enumerate(dict.fromkeys(dtypes))}
@@ -135,12 +135,12 @@ def execution(operator: Operator, results: str) -> Iterator[str]:
 
 
 def _dtype_of_variables(x: Input) -> str:
-    """What the lines call the dtype of variables, of which they have the handles alone."""
+    """The name of the dtype of variables in the lines, which have only their handles."""
     return f"_dtype_{x.name}"
 
 
 def _dtype_of(x: Input) -> str:
-    """That of an input, or of the tensors of a list."""
+    """The dtype of an input, or of the tensors of a list."""
     if x.updated:
         return _dtype_of_variables(x)
     return f"{variable(x)}[0].dtype" if x.kind == "list" else f"{variable(x)}.dtype"
@@ -151,8 +151,10 @@ def raw_name(operator: Operator) -> str:
 
 
 def _dtypes(operator: Operator) -> list[str]:
-    """The dtype of each output that does not have that of an input, computed from the inputs or chosen by an attribute:
-    as a number, since what TensorFlow makes of a tf.DType, it makes in Python."""
+    """The dtypes of outputs that do not have an input's dtype: computed from inputs, or chosen by an attribute.
+
+    They are numbers, since TensorFlow would convert a tf.DType in Python.
+    """
     float32, float64 = tf.float32.as_datatype_enum, tf.float64.as_datatype_enum
     rules = {}
     for x in operator.inputs:
@@ -169,7 +171,7 @@ def _dtypes(operator: Operator) -> list[str]:
 def tensor(operator: Operator, input: Input, value: Any) -> tf.Tensor:
     if isinstance(value, tf.Tensor):
         return value
-    if isinstance(value, (str, bytes, bool, np.bool_)):  # TensorFlow would make a tensor of them
+    if isinstance(value, (str, bytes, bool, np.bool_)):  # TensorFlow would convert these
         raise checks.not_a_tensor(operator, input, value)
     try:
         return tf.convert_to_tensor(value)
@@ -192,7 +194,7 @@ def _items(operator: Operator, input: Input, values: Any) -> Sequence[Any]:
 def _tensors(operator: Operator, input: Input, values: Any) -> list[tf.Tensor]:
     items = _items(operator, input, values)
     tensors = [x if type(x) is internals.EagerTensor else tensor(operator, input, x) for x in items]
-    for i, x in enumerate(tensors[1:], 1):  # TensorFlow's own error would not say which
+    for i, x in enumerate(tensors[1:], 1):  # TensorFlow's own error would not name it
         if x.dtype != tensors[0].dtype:
             raise _other_dtype(operator, input, i, tensors[0].dtype, x.dtype)
     if not tensors and operator.inputs[operator.leading] is input:
@@ -219,7 +221,7 @@ def _handle(operator: Operator, input: Input, value: Any) -> tuple[tf.Tensor, tf
 
 
 def _variable(operator: Operator, input: Input, item: int, value: Any) -> Any:
-    # Of Keras's own, whose public `value` is a cast copy where a layer of mixed precision is called.
+    # `_value` of a keras.Variable: its public `value` is a cast copy while a layer of mixed precision is called.
     found = value if isinstance(value, tf.Variable) else getattr(value, "_value", None)
     if not isinstance(found, tf.Variable):
         got = type(value).__name__
@@ -229,7 +231,7 @@ def _variable(operator: Operator, input: Input, item: int, value: Any) -> Any:
 
 
 def _other_dtype(operator: Operator, input: Input, item: int, expected: tf.DType, got: tf.DType) -> Exception:
-    """In the core's words."""
+    """The error for a list of several dtypes, in the core's words."""
     expects = f"{input.name}[{item}] must have {input.name}[0]'s dtype, {expected.name}"
     return tf.errors.InvalidArgumentError(None, None, f"fusedops.{operator.name}: {expects}; got {got.name}")
 
@@ -240,27 +242,27 @@ def _none(operator: Operator, input: Input) -> Exception:
 
 
 def _scalar(operator: Operator, input: Input, value: Any, dtype: tf.DType) -> Any:
-    """A gradient is not wanted for a number: `is_constant` knows it again."""
+    """A scalar input as a tensor. A number becomes a constant without a gradient, which `is_constant` recognizes."""
     if not checks.is_number(value):
         return tensor(operator, input, value)
     return constant(checks.number(operator, input, value), dtype)
 
 
 def constant(number: float, dtype: tf.DType, rank: int = 0) -> Any:
-    """A number beside tensors that are computed in float64 if `dtype` is, else in float32; in graphs, of this rank."""
+    """A number for use with tensors: float64 if `dtype` is, else float32; in graphs with this rank."""
     is_float64 = dtype is tf.float64  # each dtype is one object
-    if tf.executing_eagerly():  # where no tape watches it, and TensorFlow itself makes a tensor of it
+    if tf.executing_eagerly():  # no tape watches it, and TensorFlow itself converts it
         return np.float64(number) if is_float64 else number
     return tf.stop_gradient(tf.constant(number, tf.float64 if is_float64 else tf.float32, [1] * rank))
 
 
 def is_constant(tensor: tf.Tensor) -> bool:
-    """Whether a tensor of a graph is a number that a caller gave."""
+    """True if a tensor of a graph is a number that a caller gave."""
     return tensor.op.type == "StopGradient"
 
 
 def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
-    """What the OpDef takes of a value that is not of the attribute's very type, or is refused."""
+    """The OpDef's form of a value that is not of exactly the attribute's type, or an error."""
     checks.check_attribute(operator, attribute, value)
     if attribute.type in ("float", "floats"):
         return attribute.spelled(value)
@@ -268,15 +270,18 @@ def encode(operator: Operator, attribute: Attribute, value: Any) -> Any:
 
 
 def encoded_default(attribute: Attribute) -> Any:
-    """The default as the OpDef takes it. The core has checked it."""
+    """The default in the OpDef's form. The core has checked it."""
     if attribute.type == "float":
         return _SPELLED[attribute.default]
     return attribute.spelled(attribute.default) if attribute.type == "floats" else attribute.default
 
 
 def _refuse_tapes(operator: Operator, tensors: Sequence[tf.Tensor]) -> None:
-    """For what is not differentiable: before it asks for a gradient function, a tape would make zeros in 8 bits, which
-    TensorFlow cannot, and it would not ask at all for a result in 8 bits alone."""
+    """Raises if a tape would record an operator that is not differentiable.
+
+    A tape makes zeros before it asks for a gradient function, which TensorFlow cannot do in 8 bits. For results in 8
+    bits alone it does not ask at all.
+    """
     if recording.may_need_gradient() and any(map(recording.is_watched, tensors)):
         raise no_gradient(operator)
 
@@ -290,11 +295,11 @@ def _saved(operator: Operator) -> list[int]:
 
 
 def _keep(operator: Operator, keep: Callable[..., Any], results: Any) -> Any:
-    """Spares a tape the zeros for saved outputs, which get no gradient.
+    """Spares a tape from making zeros for saved outputs, which get no gradient.
 
-    An eager tape hands a gradient function zeros for every output without a gradient. Small ones it keeps from step to
-    step; others it makes anew, with a scalar that goes to the GPU behind all the work queued there: each step waits.
-    Behind FusedopsKeep(y, saved...), which is y, they have a gradient, of one element, that no formula looks at.
+    An eager tape passes zeros to a gradient function for every output without a gradient. It caches small ones. Others
+    it makes anew from a scalar, which is copied to the GPU behind all queued work: each step waits. Outputs that are
+    inputs of FusedopsKeep(y, saved...), which returns y, have a gradient of one element, which no formula reads.
     """
     large = [results[i] for i in _saved(operator) if internals.size(results[i]) > _LARGEST_KEPT_ZEROS]
     return keep(results[0], large), *results[1:]

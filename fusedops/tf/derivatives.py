@@ -1,4 +1,4 @@
-"""Registers the gradient of every operator with TensorFlow, from its row of the table, or its formula."""
+"""Registers the gradient of every operator with TensorFlow: its declared derivative, or its formula."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _Evaluation = Callable[..., Sequence[Any]]
 
 def _register(operator: Operator) -> None:
     if operator.has_effects_or_lists:
-        return  # TensorFlow says that there is no gradient
+        return  # TensorFlow raises that there is no gradient
     FORMULA_NAMES.add(operator.name, getattr(OPERATORS, operator.name))
     optional = [f"N_{x.name}" for x in operator.inputs if x.kind == "optional"]
     asked = [*optional, *(f"T_{x.name}" for x in operator.inputs), *(x.name for x in operator.attributes)]
 
     @functools.lru_cache
     def evaluation(pairs: tuple[Any, ...], skipped: tuple[int, ...]) -> _Evaluation:
-        """The gradient function for nodes with these attributes, of the inputs that are not skipped."""
+        """The gradient function of nodes with these attributes, for the inputs that are not skipped."""
         attributes = dict(zip(pairs[::2], pairs[1::2], strict=True))
         inputs = [x.name for x in operator.inputs if x.kind != "optional" or attributes[f"N_{x.name}"] == 1]
-        # A tape watches a mask that follows from what it watches.
+        # A tape also watches masks that are computed from watched tensors.
         floating = {name for name in inputs if tf.as_dtype(attributes[f"T_{name}"]).is_floating}
         wanted = [name for i, name in enumerate(inputs) if i not in skipped and name in floating]
         make = steps.evaluation if operator.derivative else _of_formula
@@ -42,10 +42,10 @@ def _register(operator: Operator) -> None:
 
     @tf.RegisterGradient(operator.type)
     def gradient(op: Any, *upstream: Any) -> Sequence[Any]:
-        pairs = getattr(op, "attrs", None)  # a tape has them at hand: names and values in turn
+        pairs = getattr(op, "attrs", None)  # of a tape: names and values in turn
         if not isinstance(pairs, tuple):
             pairs = tuple(itertools.chain.from_iterable((name, op.get_attr(name)) for name in asked))
-        skipped = getattr(op, "skip_input_indices", None) or ()  # a tape knows what it does not watch
+        skipped = getattr(op, "skip_input_indices", None) or ()  # of a tape: inputs that it does not watch
         if isinstance(op, tf.Operation):
             skipped = tuple(i for i, x in enumerate(op.inputs) if is_constant(x))
         return evaluation(pairs, skipped)(op, *upstream)
@@ -74,7 +74,7 @@ def _of_formula(
 
 @functools.cache
 def _unread() -> tf.Tensor:
-    with tf.init_scope(), tf.device("/CPU:0"):  # where it costs nothing, whatever is being computed
+    with tf.init_scope(), tf.device("/CPU:0"):  # costs nothing there, whatever runs now
         return tf.constant(0.0)
 
 

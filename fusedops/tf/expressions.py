@@ -1,4 +1,4 @@
-"""Expressions as functions of TensorFlow's tensors."""
+"""Expressions as functions of TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
     def __call__(self, /, *values: TensorLike | float, **named: TensorLike | float) -> tf.Tensor | Any:
         try:
             return super().__call__(*values, **named)
-        except TypeError:  # asked only now, so that other calls do not wait for the answer
+        except TypeError:  # checked only now, so that other calls do not pay for the check
             if not naming.are_symbolic(*values, *named.values()):
                 raise
         from fusedops.tf import symbolic
@@ -36,7 +36,7 @@ class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
         return symbolic.call_expression(self.given, values, named)
 
     def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """A number is a tensor of one element, as TensorFlow has no other."""
+        """A number becomes a tensor of one element: TensorFlow's operators take nothing else."""
         numbers = tuple(map(checks.is_number, values))
         operator = self.registry.operator(self._expression.recorded(numbers))
         declared = library.TABLE[operator.__name__]
@@ -46,7 +46,7 @@ class _Elementwise(Elementwise[TensorLike, tf.Tensor]):
         ]
         tensors = [x for x, number in zip(given, numbers, strict=True) if not number]
         dtype = tf.float64 if any(x.dtype is tf.float64 for x in tensors) else tf.float32
-        # A constant of a graph has the rank of the tensors, so that tf.vectorized_map folds the call.
+        # In a graph, a constant has the rank of the tensors, so that tf.vectorized_map folds the call.
         ranks = [0 if tf.executing_eagerly() else x.shape.rank for x in tensors]
         rank = 0 if None in ranks else max(ranks)
         return operator, tuple(calls.constant(x, dtype, rank) if numbers[i] else x for i, x in enumerate(given))

@@ -1,4 +1,4 @@
-"""Operators of one's own for TensorFlow."""
+"""User-defined operators for TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from fusedops.tf.naming import with_name
 from fusedops.tf.operators import OPERATORS
 
 
-def _public(row: Operator, operator: Callable[..., Any]) -> Callable[..., Any]:
-    function = libraries.public(row, operator)
+def _public(operator: Operator, call: Callable[..., Any]) -> Callable[..., Any]:
+    function = libraries.public(operator, call)
     signature = inspect.signature(function)
     added = [] if "name" in signature.parameters else [NAME.replace(annotation=NAME.empty)]
     return with_name(function, signature.replace(parameters=[*signature.parameters.values(), *added]))

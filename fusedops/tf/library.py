@@ -1,7 +1,6 @@
-"""The compiled library, as TensorFlow loads it, and the table that it was made of.
+"""The compiled library as TensorFlow loads it, and its table of operators.
 
-The table grows. What must be done for an operator is done by `for_each`, for those that there are and for those that a
-process adds.
+The table can grow. `for_each` runs a function for every operator, including those that a process adds later.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _RAW = tf.load_op_library(str(LIBRARY))  # first: TensorFlow lists the operators
 _CDLL = ctypes.CDLL(str(LIBRARY))
 _CORE = declarations.read(_CDLL)
 TABLE = _CORE.table
-BUILT_IN = frozenset(TABLE)  # the names of the rows that no process has added
+BUILT_IN = frozenset(TABLE)  # the operators that no process has added
 DTYPES = tuple(map(tf.as_dtype, _CORE.dtypes))  # by the core's numbers
 if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
     raise ImportError(
@@ -29,7 +28,7 @@ if not hasattr(_RAW, f"fusedops_{next(iter(TABLE))}"):
         f"TensorFlow knows the operators already, from elsewhere than {LIBRARY}"
     )
 
-RAW = {name: getattr(_RAW, f"fusedops_{name}") for name in TABLE}  # TensorFlow's own functions of them
+RAW = {name: getattr(_RAW, f"fusedops_{name}") for name in TABLE}  # the functions that TensorFlow generates
 KEEP = _RAW.fusedops_keep
 
 _CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
@@ -40,43 +39,38 @@ for_each = GROWTH.for_each
 
 @text.unconverted
 def added() -> None:
-    """Makes operators of TensorFlow of the rows that were added to the core's table, if there are any."""
+    """Registers the operators that were added to the core's table with TensorFlow."""
     GROWTH.grow(_register)
 
 
-def _register(rows: Sequence[Operator]) -> dict[str, Exception]:
+def _register(operators: Sequence[Operator]) -> dict[str, Exception]:
     sentence = _CDLL.fusedops_tf_register_new()
     refused: dict[str, Exception] = {}
-    for row in rows:
-        made = _op_list(row)
-        if not made:
-            said = sentence.decode() if sentence else f"fusedops.{row.name}: TensorFlow cannot have it"
-            refused[row.name] = RuntimeError(said)
+    size = ctypes.c_int64()
+    for operator in operators:
+        op_list: Any = _CDLL.fusedops_tf_op_list(operator.name.encode(), ctypes.byref(size))
+        if not op_list:
+            message = sentence.decode() if sentence else f"fusedops.{operator.name}: TensorFlow cannot have it"
+            refused[operator.name] = RuntimeError(message)
             continue
         try:
-            RAW[row.name] = internals.generated(row.type, made)
+            RAW[operator.name] = internals.generated(operator.type, ctypes.string_at(op_list, size.value))
         except (SyntaxError, StopIteration) as error:
-            refused[row.name] = RuntimeError(f"fusedops.{row.name}: TensorFlow generates no function of it: {error}")
+            message = f"fusedops.{operator.name}: TensorFlow generates no function of it: {error}"
+            refused[operator.name] = RuntimeError(message)
     return refused
 
 
 @text.unconverted
 def add(operators: Callable[[], Any]) -> None:
-    """Adds operators of a library of their own, by the function with which it shows them."""
+    """Adds the operators that a library exports by this function."""
     with GROWTH.lock:
         growth.add(_CDLL, operators)
         added()
 
 
-def _op_list(row: Operator) -> bytes:
-    """TensorFlow's declaration of an operator; nothing, if it has refused it."""
-    size = ctypes.c_int64()
-    found: Any = _CDLL.fusedops_tf_op_list(row.name.encode(), ctypes.byref(size))
-    return ctypes.string_at(found, size.value) if found else b""
-
-
 def decoded(attribute: Attribute, value: Any) -> Any:
-    """An attribute of an OpDef as the Python value that was given for it."""
+    """The Python value of an OpDef's attribute."""
     if attribute.type in ("bool", "int"):
         return value
     return attribute.read(value.decode() if isinstance(value, bytes) else value)

@@ -1,7 +1,7 @@
-"""`tf.vectorized_map`, and with it `tape.jacobian`: one call, where an operator treats all leading dimensions alike.
+"""`tf.vectorized_map`, and with it `tape.jacobian`: one call if an operator treats all leading dimensions alike.
 
-TensorFlow would call every operator that it does not know in a loop, with a warning, and cannot differentiate that loop
-under XLA. Its table of converters is not public API: where that is not found, the loop remains.
+TensorFlow would call an unknown operator in a loop, with a warning, and cannot differentiate that loop under XLA. Its
+table of converters is private. Where it is not found, the loop remains.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ def _register(operator: Operator) -> None:
 
     @register_converter(operator.type)
     def convert(call: Any) -> Any:
-        """An input of `call` is stacked along a new first dimension, or the same for all."""
+        """Each input of `call` is stacked along a new first dimension, or shared by all calls."""
         names = [x.name for x in operator.inputs if x.kind != "optional" or call.get_attr(f"N_{x.name}") == 1]
         all_ranks = [_rank(call.input(i)) for i in range(len(names))]
-        rows = [i for i, name in enumerate(names) if name not in shared]
-        ranks = {all_ranks[i] for i in rows}
-        # A further dimension can make inputs valid that a single call refuses, such as a mask of one rank more. Where
-        # all ranks are known, the rule has checked those of a single call when it was traced.
+        mapped = [i for i, name in enumerate(names) if name not in shared]
+        ranks = {all_ranks[i] for i in mapped}
+        # One more dimension can make inputs valid that a single call refuses, such as a mask of one rank more. Where
+        # all ranks are known, `infer` has checked a single call's when it was traced.
         attributes = {a.name: decoded(a, call.get_attr(a.name)) for a in operator.attributes}
         given = [x.name if x.name in names else None for x in operator.inputs]
         foldable = is_batched(operator, attributes, given) and len(ranks) == 1 and min(all_ranks) >= 0
-        foldable = foldable and not any(call.input(i).is_stacked for i in range(len(names)) if i not in rows)
-        # A scalar of more dimensions, which some rows broadcast, would meet the stacked one.
+        foldable = foldable and not any(call.input(i).is_stacked for i in range(len(names)) if i not in mapped)
+        # A scalar input of higher rank would broadcast along the stacked dimension.
         of_scalars = [all_ranks[i] for i, name in enumerate(names) if name in scalars]
         if not foldable or not all(rank <= max(ranks) for rank in of_scalars):
             return converted_by_loop(call)
-        call.stack_inputs(rows)
+        call.stack_inputs(mapped)
         dtypes = [output.dtype for output in call.outputs]
         made = new_operation(call.op_type, [x.t for x in call.inputs], dtypes, call.op.node_def.attr)
-        # An output that is not needed has no elements and one dimension, however many calls there are.
+        # An output that is not needed is empty and has one dimension, for any number of calls.
         return [converted(y, y.shape.rank > one.shape.rank) for y, one in zip(made.outputs, call.outputs, strict=True)]
 
 
 def _rank(input: Any) -> int:
-    """The rank of an input of a single call, or less than 0 if it is not known."""
+    """The rank of an input in a single call; negative if it is unknown."""
     rank = input.t.shape.rank
     return -1 if rank is None else int(rank - input.is_stacked)
 

@@ -1,4 +1,4 @@
-"""The parameter `name` that all of TensorFlow's functions have, and their calls on Keras's tensors without values."""
+"""The parameter `name` of all of TensorFlow's functions, and calls on Keras tensors without values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fusedops.tf import text
 
 
 def has_keras() -> bool:
-    """Whether this process has Keras 3, which the operators do without."""
+    """True if this process has imported Keras 3, which the operators do not need."""
     return hasattr(sys.modules.get("keras"), "KerasTensor")
 
 
 def are_symbolic(*arguments: Any) -> bool:
-    """Whether a tensor of Keras's that has no value yet is among the arguments of a call."""
+    """True if a Keras tensor without a value is among the arguments of a call."""
     if not has_keras():
         return False
     from fusedops.tf import symbolic
@@ -28,9 +28,9 @@ def are_symbolic(*arguments: Any) -> bool:
 
 
 def with_name(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """The function with this signature, which adds `name`, the name of the operations that a call adds to a graph.
+    """The function with this signature, which adds `name`: the name of a call's operations in a graph.
 
-    It also takes Keras's tensors without values. A function that has a parameter `name` of its own gets no other.
+    It also takes Keras tensors without values. A function with a parameter `name` of its own gets no other.
     """
     plain = inspect.signature(function)
     takes_name = "name" not in plain.parameters
@@ -42,7 +42,7 @@ def with_name(function: Callable[..., Any], signature: inspect.Signature) -> Cal
         if name is None:
             try:
                 return function(*inputs, **options)
-            except TypeError:  # asked only now, so that other calls do not wait for the answer
+            except TypeError:  # checked only now, so that other calls do not pay for the check
                 if not are_symbolic(*inputs, *options.values()):
                     raise
         elif not are_symbolic(*inputs, *options.values()):

@@ -1,4 +1,4 @@
-"""The functions of tensors that gradient formulas use, for TensorFlow: `fusedops/gradients/__init__.py` lists them."""
+"""TensorFlow's version of the tensor functions in gradient formulas, which fusedops/gradients/__init__.py lists."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def _packed(x: tf.Tensor, offsets_q: tf.Tensor, offsets_k: tf.Tensor) -> tuple[t
     rows = tf.range(tf.shape(x)[-2])
     own = tf.searchsorted(offsets_q[1:], rows, side="right")
     others = tf.searchsorted(offsets_k[1:], _columns(x), side="right")
-    further = tf.pad((offsets_k - offsets_q)[1:], [[0, 1]])  # rows behind the last may not read outside
+    further = tf.pad((offsets_k - offsets_q)[1:], [[0, 1]])  # padded for rows behind the last sequence
     beside = rows + tf.gather(further, own)
     return tf.expand_dims(own, -1), others, tf.expand_dims(beside, -1)
 
 
 def _exchanged(x: tf.Tensor, places: Sequence[int]) -> tf.Tensor:
-    """With the last dimensions in this order."""
+    """x with its last dimensions in this order."""
     leading = x.shape.rank - len(places)
     return tf.transpose(x, [*range(leading), *(leading + place for place in places)])
 
@@ -53,10 +53,10 @@ def _repeat_heads(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return tf.repeat(x, times, axis=x.shape.rank - 3)
 
 
-# Softmax and products are the operators of fusedops. Those of TensorFlow call oneDNN on some CPUs, where a softmax of
-# more than five dimensions is an error, and products of some sizes (no terms, batches of one row) end the process.
-def _probabilities(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
-    return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, kept) if kept else None)
+# Softmax and products are operators of fusedops. TensorFlow's call oneDNN on some CPUs, where a softmax of more than
+# five dimensions is an error, and products of some sizes (no terms, batches of one row) end the process.
+def _probabilities(scores: tf.Tensor, masks: Sequence[tf.Tensor]) -> tf.Tensor:
+    return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, masks) if masks else None)
 
 
 def _log_sum_exp(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -75,7 +75,7 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: An
 
 
 def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """Of a vector, too, as torch.matmul has it."""
+    """The matrix product, also of a vector, as in torch.matmul."""
     if a.shape.rank == 1:
         return tf.squeeze(OPERATORS.matmul(tf.expand_dims(a, 0), b), 0)
     return OPERATORS.matmul(a, b)

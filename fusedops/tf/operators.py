@@ -1,7 +1,7 @@
-"""Every operator of the core as a function of TensorFlow's tensors.
+"""Every operator of the core as a function of TensorFlow tensors.
 
-An operator is called as `operator(*inputs, **attributes)`, its inputs in the order of the declaration: tensors or
-whatever TensorFlow makes one of, None for an absent optional, a number where a scalar is wanted.
+An operator is called as `operator(*inputs, **attributes)`, with inputs in declared order: tensors or values that
+TensorFlow converts, None for an absent optional input, a number for a scalar.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from fusedops.declarations import Operator
 from fusedops.tf import calls
 from fusedops.tf.library import KEEP, RAW, for_each
 
@@ -19,8 +18,4 @@ if TYPE_CHECKING:
 OPERATORS = cast("Operators", SimpleNamespace())
 
 
-def _offer(row: Operator) -> None:
-    setattr(OPERATORS, row.name, calls.function(row, RAW[row.name], KEEP))
-
-
-for_each(_offer)
+for_each(lambda operator: setattr(OPERATORS, operator.name, calls.function(operator, RAW[operator.name], KEEP)))

@@ -1,4 +1,4 @@
-"""Whether a call is recorded for a backward."""
+"""Tests for tapes that record a call for a backward."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from tensorflow.python.eager import record
 
 
 def may_need_gradient(*_: Any) -> bool:
-    """Whether a tape is open, which in a graph is one of the function that is traced. A function that was traced
-    without a tape and is differentiated as a whole does without what would have been kept."""
+    """True if a tape is open, in a graph within the traced function.
+
+    If a function is traced without a tape and differentiated as a whole, its backward recomputes unsaved tensors.
+    """
     return bool(record.could_possibly_record())
 
 
 def is_watched(tensor: Any) -> bool:
-    """Whether a tape will ask for the gradient of what is computed of the tensor."""
+    """True if a tape will ask for the gradient of results of the tensor."""
     return bool(record.should_record_backprop([tensor]))

@@ -1,4 +1,4 @@
-"""The gradient function of an operator whose row declares its derivative: the steps of the row as text."""
+"""The gradient function of an operator with a declared derivative: text generated from its steps."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _derivative(name: str) -> Derivative:
 def evaluation(
     operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[str], wanted: Sequence[str]
 ) -> Callable[..., Sequence[Any]]:
-    """For nodes with these inputs and these encoded attributes: None stands for a gradient that is not wanted."""
+    """The gradient function of nodes with these inputs and encoded attributes. Unwanted gradients are None."""
     derivative = _derivative(operator.name)
     outputs = zip(derivative.upstream, operator.outputs, strict=True)
-    flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of what is absent
+    flowing = tuple(name for name, output in outputs if not output.saved)  # TensorFlow makes zeros of absent ones
     given = tuple(name for name in derivative.deciding if name in inputs)
     taken = derivative.taken(tuple(wanted), flowing, given)
     known: dict[str, Any] = {"_Eager": internals.EagerTensor, "_dense": dense, "_identity": tf.identity, **calls.KNOWN}
@@ -62,13 +62,13 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
             values = {y: f"_results{i}" if one else f"_results{i}[{k}]" for k, y in enumerate(step.outputs)}
         gradients.update({name: values[source] for name, source in step.gradients})
     shown = [gradients.get(name, "None") for name in inputs]
-    # TensorFlow's tape never frees a gradient that it returns for two sources, tf.add's neither.
+    # TensorFlow's tape never frees a gradient that is returned for two sources, not even that of tf.add.
     once = [f"_identity({x})" if x != "None" and x in shown[:i] else x for i, x in enumerate(shown)]
     yield f"return [{', '.join(once)}]"
 
 
 def _value(attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
-    """What a step passes on, encoded."""
+    """The encoded value of an attribute in a step."""
     needs, passed = dict(step.needs), {x.attribute: x for x in step.attributes}
     if attribute.name in needs:
         return needs[attribute.name]
@@ -79,5 +79,5 @@ def _value(attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> 
 
 
 def dense(dy: Any) -> tf.Tensor | None:
-    """An upstream gradient as a tensor, which that of a gather is not."""
+    """An upstream gradient as a dense tensor: that of a gather is sparse."""
     return dy if dy is None or isinstance(dy, tf.Tensor) else tf.convert_to_tensor(dy)

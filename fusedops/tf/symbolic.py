@@ -1,7 +1,7 @@
-"""The public functions on the tensors without values that Keras's functional models are made of, as in `keras.ops`.
+"""The public functions on the tensors without values of Keras's functional models, as in `keras.ops`.
 
-This imports Keras, and is imported where Keras is already. TensorFlow itself imports it: a process that has imported
-`fusedops.tf` loads models with these operations.
+This module imports Keras, and is imported only after Keras. TensorFlow itself imports Keras: a process that has
+imported `fusedops.tf` loads models with these operations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Operation(keras.Operation):
         return getattr(functions, self.function)(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # As Keras's own does, which would put advice for the author of an operation before the core's sentence.
+        # Like Keras's own method, which would put advice for the operation's author before the core's sentence.
         with internals.FuncGraph(self.name).as_default():
             args, kwargs = keras.tree.map_structure(_placeholder, (args, kwargs))
             outputs = self.call(*args, **kwargs)
@@ -45,9 +45,9 @@ def _placeholder(value: Any) -> Any:
 
 
 def _operation(name: str) -> type[_Operation]:
-    """The class of a function's operations, by whose name Keras calls them: RmsNorm, and rms_norm, rms_norm_1, ..."""
+    """The class of a function's operations. Keras names them after the class: rms_norm, rms_norm_1 for RmsNorm."""
     kind = type(name.title().replace("_", ""), (_Operation,), {"function": name, "__module__": __name__})
-    # Not in the layers' package: a Softmax is a layer there.
+    # Not in the layers' package, where Softmax is a layer.
     return keras.saving.register_keras_serializable(package="fusedops.tf")(kind)
 
 
@@ -56,7 +56,7 @@ _OPERATIONS = {name: _operation(name) for name in OF_TENSORS}
 
 @keras.saving.register_keras_serializable(package="fusedops.tf")
 class Expression(_Operation):
-    """Calls an expression. Keras saves what the constructor is given."""
+    """Calls an expression. Keras saves the constructor's arguments."""
 
     def __init__(self, expression: str, inputs: Sequence[str] | None = None, function: str | None = None) -> None:
         super().__init__()
@@ -83,14 +83,13 @@ class LibraryFunction(_Operation):
 
 
 def are_given(arguments: Sequence[Any]) -> bool:
-    """Whether a symbolic tensor is among them."""
+    """True if a symbolic tensor is among the arguments."""
     return any(map(_is_symbol, keras.tree.flatten(arguments)))
 
 
 def call(function: Callable[..., Any], name: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the symbolic results of a call of a public function or one of a library, from an operation of this
-    name."""
-    import fusedops.tf.keras  # noqa: F401  it says what is wrong with a Keras that cannot run the functions
+    """The symbolic results of a call of a public function, or of a library's, by an operation of this name."""
+    import fusedops.tf.keras  # noqa: F401  raises an error for a Keras that cannot run the functions
 
     operation: _Operation
     if getattr(functions, function.__name__, None) is function:
@@ -101,7 +100,7 @@ def call(function: Callable[..., Any], name: str | None, args: Sequence[Any], kw
 
 
 def call_expression(given: Sequence[Any], values: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """What the call of an expression will return; `given` is what it is made of."""
+    """The symbolic results of a call of an expression. `given` are the expression's arguments."""
     import fusedops.tf.keras  # noqa: F401  as above
 
     return Expression(*given).symbolic_call(*values, **named)

@@ -1,4 +1,4 @@
-"""The types of what the functions take and return."""
+"""The types of the functions' arguments and results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tensorflow import Tensor as Tensor
 
 
 class MakesTensor(Protocol):
-    """What TensorFlow asks for a tensor, such as a keras.Variable."""
+    """An object that TensorFlow converts to a tensor, such as a keras.Variable."""
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any: ...
 
 
 class HasVariable(Protocol):
-    """What Keras has around a variable of TensorFlow's."""
+    """An object around a TensorFlow variable, such as a keras.Variable."""
 
     @property
     def value(self) -> Any: ...

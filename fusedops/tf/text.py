@@ -1,7 +1,7 @@
-"""Functions that are made of text, as `dataclasses` make methods.
+"""Functions generated from text, as `dataclasses` generates methods.
 
-On small tensors a call costs what Python does around it, above all each call that Python makes on the way: after an
-operator's kernel, nothing of it is in the processor's caches.
+On small tensors the cost of a call is Python's work around the kernel, above all nested calls: after the kernel, none
+of it is in the processor's caches.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import tensorflow as tf
 
 
 def function(text: str, name: str, module: dict[str, Any], known: dict[str, Any]) -> Callable[..., Any]:
-    """The function of this name that `text` defines, in which `known` are constants and `module` are the globals.
+    """The function of this name that `text` defines, with the constants `known` and the globals `module`.
 
-    AutoGraph, which would look for the text in a file, leaves it alone.
+    AutoGraph leaves it alone; it would look for the text in a file.
     """
     inner = text.strip().replace("\n", "\n    ")
     outer = f"def make({', '.join(known)}):\n    {inner}\n    return {name}"
@@ -26,12 +26,12 @@ def function(text: str, name: str, module: dict[str, Any], known: dict[str, Any]
     return unconverted(result)
 
 
-# The mark of a function that AutoGraph leaves alone. The wrapper that carries it elsewhere, of do_not_convert, costs a
-# fifth of a small operator's call.
+# AutoGraph leaves functions with this mark alone. do_not_convert would put it on a wrapper, which costs a fifth of a
+# small operator's call.
 _MARK = vars(tf.autograph.experimental.do_not_convert(lambda: None))
 
 
 def unconverted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, which AutoGraph leaves alone."""
+    """Marks the function itself, so that AutoGraph leaves it alone."""
     function.__dict__.update({name: value for name, value in _MARK.items() if name != "__wrapped__"})
     return function

@@ -1,7 +1,6 @@
-"""What XLA knows of the operators: a second library beside theirs, which is loaded if it loads.
+"""Registers the operators with XLA, by a second library, which is optional.
 
-The operators do without it: a TensorFlow whose XLA is another one than at the build still runs them in eager code and
-in graphs.
+Without it the operators still run in eager code and in graphs, as in a TensorFlow with another XLA than at the build.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from fusedops.tf.library import for_each
 
 
 def _load() -> str | None:
-    """Loads the library, or says why it cannot be."""
+    """Loads the library, or returns why it cannot be loaded."""
     framework = loading.FRAMEWORKS["tf"]
     _, file = framework.files
     sentence = loading.fault(framework, file)
@@ -30,8 +29,8 @@ def _load() -> str | None:
     register = ctypes.CDLL(path).fusedops_tf_register_new_for_xla
     register.restype = ctypes.c_char_p
 
-    def register_new(row: Operator) -> None:
-        """Whichever row it is for: registers those that are not registered."""
+    def register_new(_: Operator) -> None:
+        """Registers all operators that are not registered yet."""
         if (refused := register()) is not None:
             raise RuntimeError(refused.decode())
 

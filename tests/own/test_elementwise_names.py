@@ -114,28 +114,28 @@ def test_one_refused_operator(any_backend, ones):
 
 def test_another_thread_adds_operators_in_between(any_backend, ones, monkeypatch):
     """No operator is registered with the framework before its second derivative is known."""
-    rows = type(any_backend.functions.elementwise("x")).rows
+    registry = type(any_backend.functions.elementwise("x")).registry
     threads = []
 
     class Interrupted:
         def __getattr__(self, name):
-            return getattr(rows_library, name)
+            return getattr(library, name)
 
         def fusedops_define(self, definition):
-            refused = rows_library.fusedops_define(definition)
+            refused = library.fusedops_define(definition)
             threads.append(threading.Thread(target=any_backend.functions.library.added))
             threads[-1].start()
             threads[-1].join(0.3)  # it may wait until this thread has added the rest
             return refused
 
-    rows_library = rows.library
-    monkeypatch.setattr(rows, "library", Interrupted())
+    library = registry.library
+    monkeypatch.setattr(registry, "library", Interrupted())
     text = f"x * x * x + 0 * {len(any_backend.functions.library.TABLE)}"
-    any_backend.made["between"] = any_backend.functions.elementwise(text, name="between")
+    any_backend.expressions["between"] = any_backend.functions.elementwise(text, name="between")
     for thread in threads:
         thread.join()
     try:
         second = any_backend.second_gradients("between", {"x": ones}, {}, ("x",), lambda y: 0 * y + 1)
     finally:
-        del any_backend.made["between"]
+        del any_backend.expressions["between"]
     assert_same_bits(any_backend.to_numpy(second[0]), 6 * np.array([1.0, 2.0]))
