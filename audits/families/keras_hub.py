@@ -33,7 +33,7 @@ from audits.families.counting import (
 from fusedops.tf.keras import internals
 from fusedops.tf.keras.conversion import reported
 
-IMPORTED = [__name__, "fusedops.tf.keras.hub.llama", "fusedops.tf.keras.hub.transformer"]
+IMPORTED = [__name__, "fusedops.tf.keras.hub.rotary", "fusedops.tf.keras.hub.transformer"]
 
 _LENGTHS = (8, 4096)  # sizes tried for dimensions that the input leaves open
 # Values of arguments by name, or by the end of the name after an underscore; the longest match counts.

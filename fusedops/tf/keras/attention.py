@@ -12,45 +12,53 @@ import tensorflow as tf
 import fusedops.tf as fo
 from fusedops.tf.keras import internals
 from fusedops.tf.keras.dense import EinsumDense
-from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, of_heads, of_pairs, too_many
 from fusedops.tf.keras.layer import FusedLayer, register
+from fusedops.tf.keras.visibility import (
+    Visibility,
+    attend,
+    can_attend,
+    from_mask,
+    keras_mask,
+    unsupported_heads,
+    with_heads,
+)
 
 
 class _FusedAttention(FusedLayer):
-    """What both layers share."""
+    """Base of both attention layers."""
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
         super().build(query_shape, value_shape, key_shape)
-        for layer in internals.layers(self):  # its projections, and what a subclass has added
+        for layer in internals.layers(self):  # projections, and layers of subclasses
             if type(layer) is keras.layers.EinsumDense:
                 internals.become(layer, EinsumDense)
 
     @property
     def _window(self) -> int | None:
-        """Keras's name for it differs, and before Keras 3.15 there is none."""
+        """The window, whose attribute has two names in Keras; before Keras 3.15 there is none."""
         return vars(self).get("_sliding_window", vars(self).get("sliding_window"))
 
-    def _takes_kept(self) -> bool:
-        """Whether `_compute_attention` is ours: only that takes something else than a mask."""
+    def _takes_visibility(self) -> bool:
+        """True if `_compute_attention` is ours: only ours takes a `Visibility` in place of a mask."""
         ours = (MultiHeadAttention._compute_attention, GroupQueryAttention._compute_attention)
         return type(self)._compute_attention in ours
 
     def _compute_attention_mask(self, query: tf.Tensor, value: tf.Tensor, **options: Any) -> Any:
-        everything = partial(super()._compute_attention_mask, query, value, **options)
-        if not self._takes_kept() or self.why_not() or len(query.shape) != 3 or len(value.shape) != 3:
-            return everything()
+        make_mask = partial(super()._compute_attention_mask, query, value, **options)
+        if not self._takes_visibility() or self.why_not() or len(query.shape) != 3 or len(value.shape) != 3:
+            return make_mask()
         queries, values, keys, pairs = (
             options.get(name) for name in ("query_mask", "value_mask", "key_mask", "attention_mask")
         )
         causal = bool(options.get("use_causal_mask"))
         square = query is value or (query.shape[1] is not None and query.shape[1] == value.shape[1])
-        # As many queries as keys: Keras counts positions from the first ones, the kernel from the last ones.
+        # If the numbers of queries and keys differ, Keras aligns the first positions, and the kernel the last ones.
         is_positional = square if causal else self._window is None
         if pairs is not None or not is_positional:
-            return replace(of_pairs(everything()), causal=causal and square)
+            return replace(from_mask(make_mask()), causal=causal and square)
         of_keys = [tf.cast(mask, tf.bool) for mask in (values, keys) if mask is not None]
-        return Kept(
-            everything,
+        return Visibility(
+            make_mask,
             causal=causal,
             window=self._window,
             keys=tf.logical_and(*of_keys) if len(of_keys) == 2 else of_keys[0] if of_keys else None,
@@ -62,20 +70,20 @@ class _FusedAttention(FusedLayer):
     ) -> tf.Tensor:
         rate, layer = self.dropout if training else 0.0, self._dropout_layer
         mean = self.dropout == 0
-        return attend(query, key, value, mask, scale, dropout=rate, dropout_layer=layer, mean_of_nothing=mean)
+        return attend(query, key, value, mask, scale, dropout=rate, dropout_layer=layer, average_if_masked=mean)
 
-    def _with_shares(
+    def _with_probabilities(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """With the probabilities, which are returned, as a tensor."""
-        causal = isinstance(mask, Kept) and mask.causal and mask.window is None and mask.is_positional
-        kept = None if causal else keras_mask(mask)
-        if kept is not None:
-            kept = of_heads(tf.cast(kept, tf.bool))
+        """Attention and its probabilities."""
+        causal = isinstance(mask, Visibility) and mask.causal and mask.window is None and mask.is_positional
+        visible = None if causal else keras_mask(mask)
+        if visible is not None:
+            visible = with_heads(tf.cast(visible, tf.bool))
         scores = tf.einsum("bthd,bshd->bhts", query, key)
-        shares = fo.softmax(scores, scale=scale, mask=kept, causal=causal)
-        dropped = self._dropout_layer(shares, training=training) if self.dropout > 0 else shares
-        return tf.einsum("bhts,bshd->bthd", dropped, value), shares
+        probabilities = fo.softmax(scores, scale=scale, mask=visible, causal=causal)
+        dropped = self._dropout_layer(probabilities, training=training) if self.dropout > 0 else probabilities
+        return tf.einsum("bhts,bshd->bthd", dropped, value), probabilities
 
 
 @register
@@ -106,7 +114,7 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
     def why_not(self, inputs: Any = None) -> str | None:
         if self._attention_axes not in (None, (1,)):
             return f"attention_axes {self._attention_axes} are not the first after the batch"
-        return too_many(key_dim=self._key_dim, value_dim=self._value_dim)
+        return unsupported_heads(key_dim=self._key_dim, value_dim=self._value_dim)
 
     def _compute_attention(
         self,
@@ -119,13 +127,13 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
         **options: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         refused = return_attention_scores and self._flash_attention
-        if self.why_not() or refused or options or not fit(query, key, value):
+        if self.why_not() or refused or options or not can_attend(query, key, value):
             return super()._compute_attention(
                 query, key, value, keras_mask(attention_mask), training, return_attention_scores, **options
             )
         scale = self._inverse_sqrt_key_dim
         if return_attention_scores:
-            return self._with_shares(query, key, value, attention_mask, scale, training)
+            return self._with_probabilities(query, key, value, attention_mask, scale, training)
         return self._attend(query, key, value, attention_mask, scale, training), None
 
 
@@ -148,7 +156,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
     """
 
     def why_not(self, inputs: Any = None) -> str | None:
-        return too_many(head_dim=self.head_dim)
+        return unsupported_heads(head_dim=self.head_dim)
 
     def call(
         self,
@@ -175,17 +183,17 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
         )
         gate = self._gate_dense(query) if getattr(self, "use_gate", False) else None
         q, k, v = self._query_dense(query), self._key_dense(value if key is None else key), self._value_dense(value)
-        if self._computes_directly(return_attention_scores) and fit(q, k, v):
-            output, shares = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim, training), None
+        if self._computes_directly(return_attention_scores) and can_attend(q, k, v):
+            output, probabilities = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim, training), None
         else:
             k, v = (tf.repeat(x, self.num_repeats, 2) for x in (k, v))
-            output, shares = self._compute_attention(q, k, v, attention_mask=mask, training=training)
+            output, probabilities = self._compute_attention(q, k, v, attention_mask=mask, training=training)
         output = self._output_dense(output if gate is None else output * gate)
-        return (output, shares) if return_attention_scores else output
+        return (output, probabilities) if return_attention_scores else output
 
     def _computes_directly(self, return_attention_scores: bool) -> bool:
-        """Whether the kernel takes keys and values as they are, without a head for each of the queries'."""
-        return not return_attention_scores and self._takes_kept() and self.why_not() is None
+        """True if the kernel takes keys and values without repeating them for the queries' heads."""
+        return not return_attention_scores and self._takes_visibility() and self.why_not() is None
 
     def _compute_attention(
         self,
@@ -198,11 +206,11 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
         scores = self._return_attention_scores
         refused = scores and self._flash_attention
-        if self.why_not() or refused or options or not fit(query, key, value):
+        if self.why_not() or refused or options or not can_attend(query, key, value):
             return super()._compute_attention(
                 query, key, value, attention_mask=keras_mask(attention_mask), training=training, **options
             )
         scale = self._inverse_sqrt_head_dim
         if scores:
-            return self._with_shares(query, key, value, attention_mask, scale, training)
+            return self._with_probabilities(query, key, value, attention_mask, scale, training)
         return self._attend(query, key, value, attention_mask, scale, training), None

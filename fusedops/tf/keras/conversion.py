@@ -1,4 +1,4 @@
-"""One line to switch a model over, and one to switch it back."""
+"""`convert` and `revert` for Keras models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusedops.tf.keras.counterparts import RULES, Layers
 
 _Model = TypeVar("_Model", bound=keras.layers.Layer)
 
-_without_xla: WeakSet[keras.Model] = WeakSet()  # whose XLA was turned off, and is turned on again by `revert`
+_without_xla: WeakSet[keras.Model] = WeakSet()  # models whose XLA was turned off, until `revert` turns it on again
 
 
 def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> _Model:
@@ -66,7 +66,7 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
 
 
 def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.Report:
-    """As `convert`, and what it would print, as an object."""
+    """`convert` with its report as an object."""
     layers = _layers("convert", model)
     losses = _losses(layers)
     rules = Layers(fuse_loss)
@@ -75,7 +75,7 @@ def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.R
         hub.learn_activations()
     except (ImportError, AttributeError) as error:
         report.notes.append(f"this version of KerasHub has other activation functions: {error}")
-    # A loss comes before its model, which asks for ours.
+    # A loss comes before its model, whose counterpart requires ours.
     conversion.convert([*losses, *_optimizers(layers), *layers], rules, report)
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
@@ -121,13 +121,13 @@ def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
 
 
 def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
-    """What the models among the layers are compiled with."""
+    """The losses of the compiled models among the layers."""
     losses = [loss for model in _compiled(layers) for loss in keras.tree.flatten(model.loss)]
     return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
 
 
 def _optimizers(layers: list[keras.layers.Layer]) -> list[keras.optimizers.Optimizer]:
-    """Those that the models among the layers are compiled with, of which there is one here."""
+    """The optimizers of the compiled models among the layers, if they have counterparts."""
     found = [model.optimizer for model in _compiled(layers)]
     found = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in found]  # of a LossScaleOptimizer
     return [x for x in dict.fromkeys(found) if RULES.is_ours(x) or RULES.is_known(type(x))]
@@ -138,7 +138,7 @@ def _compiled(layers: list[keras.layers.Layer]) -> list[keras.Model]:
 
 
 def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:
-    """Turns XLA off for compiled models one of whose layers XLA does not know, or on again; whether any went off."""
+    """Turns XLA off for compiled models with a layer unknown to XLA, or on again. True if any was turned off."""
     turned_off = False
     for model in _compiled(layers):
         parts = [*internals.layers(model), *filter(RULES.is_ours, _optimizers([model]))]

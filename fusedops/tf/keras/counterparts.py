@@ -1,4 +1,4 @@
-"""Which class a layer, a loss, an optimizer or a model becomes, and which it was."""
+"""The counterparts of layers, losses, optimizers and models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OURS = (FusedLayer, SparseCategoricalCrossentropy, optimizers.FusedOptimizer)
 
 
 class Layers(conversion.Rules):
-    """Those of every model, and with `fuse_loss` the compiled models themselves."""
+    """The rules for layers, losses and optimizers, and with `fuse_loss` for compiled models."""
 
     noun = "layers"
     own = _OF_KERAS
@@ -87,7 +87,7 @@ class Layers(conversion.Rules):
         return internals.parameters(thing)
 
     def is_counted(self, thing: Any) -> bool:
-        return isinstance(thing, keras.layers.Layer)  # a loss is none
+        return isinstance(thing, keras.layers.Layer)  # not a loss or an optimizer
 
 
 RULES = Layers()

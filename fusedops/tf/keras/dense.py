@@ -22,11 +22,11 @@ def has_gpu() -> bool:
 
 
 class _FusedDense(FusedLayer):
-    """What both layers share."""
+    """Base of `Dense` and `EinsumDense`."""
 
     @property
     def _has_bias(self) -> bool:
-        """Whether there is one, before the layer is built, too."""
+        """True if the layer has a bias, even before it is built."""
         raise NotImplementedError
 
     def why_not(self, inputs: Any = None) -> str | None:
@@ -42,11 +42,11 @@ class _FusedDense(FusedLayer):
         return None if self._takes_cpu(name) or has_gpu() else "without a GPU, TensorFlow's product is faster"
 
     def _takes_cpu(self, activation: Activation) -> bool:
-        """Whether there is something to fuse behind TensorFlow's product, too."""
+        """True if there is something to fuse after TensorFlow's product on a CPU."""
         return False
 
     def _on_gpu(self, x: Any, contracted: int) -> tf.Tensor | None:
-        """Its product over the last axes of x and as many first ones of the kernel, if there is a GPU."""
+        """The output by the kernel, which contracts x's last axes with the kernel's first ones; None without a GPU."""
         if not has_gpu() or not isinstance(x, tf.Tensor):
             return None
         name = activations.fused_name(self.activation)
@@ -67,7 +67,7 @@ class _FusedDense(FusedLayer):
         return y if len(features) == 1 else keras.ops.reshape(y, (*outer, *features))
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """As Keras's, which refuses subclasses: these add nothing to quantize."""
+        """Keras's quantization, which refuses subclasses. These add nothing to quantize."""
         super().quantize(mode, type_check=type_check and type(self) not in (Dense, EinsumDense), config=config)
 
 
@@ -160,7 +160,10 @@ class EinsumDense(_FusedDense, keras.layers.EinsumDense):
 
 @functools.cache
 def _product(equation: str) -> tuple[int, str] | None:
-    """How many last axes of x are multiplied with first axes of the kernel, and the kernel's others, if that is all."""
+    """The number of last axes of x contracted with the kernel's first ones, and the kernel's other axes.
+
+    None for equations that do more.
+    """
     x, kernel, y = equation.replace("->", ",").split(",")
     for count in range(1, len(kernel)):
         outer, features = x[:-count], kernel[count:]

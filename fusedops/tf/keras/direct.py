@@ -16,10 +16,10 @@ _KERAS_CALL = keras.layers.Layer.__call__
 
 
 def _is_keras_known() -> bool:
-    """Whether calls of layers are Keras's own, and layers have the attributes that `_is_plain` reads."""
+    """True if calls of layers are Keras's own, and layers have the attributes that `_is_plain` reads."""
     layer = keras.layers.Layer(name="layer")
     needed = ("_called", "_layers", "_loss_ids", "_losses", "_remat_mode", "built", "input_spec", "quantization_mode")
-    # Of the wrapper, if it is wrapped: its own __name__ may be that of what it wraps.
+    # The module of the wrapper, if it is wrapped: a wrapper may copy __name__.
     module = getattr(_KERAS_CALL, "__globals__", {}).get("__name__", "")
     return module.startswith("keras.") and all(hasattr(layer, name) for name in needed)
 
@@ -28,7 +28,7 @@ _KERAS_IS_KNOWN = _is_keras_known()
 
 
 class DirectLayer(FusedLayer):
-    """A layer that is computed directly if nothing that Keras does around `call` would have an effect.
+    """A layer that calls the kernel directly if Keras's work around `call` would have no effect.
 
     A subclass has `_fused`, which calls the kernel with tensors of the layer's compute dtype, returns that dtype, and
     reads weights by `parameter`, so that Keras's casts of weights do not matter.
@@ -39,7 +39,7 @@ class DirectLayer(FusedLayer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._known_call = cls.call if "_fused" in vars(cls) else None  # not a subclass's, which may compute anything
+        cls._known_call = cls.call if "_fused" in vars(cls) else None  # a subclass's `call` may compute anything
 
     def _fused(self, *inputs: tf.Tensor) -> Any:
         raise NotImplementedError
@@ -55,30 +55,30 @@ class DirectLayer(FusedLayer):
         return super().__call__(*args, **kwargs)
 
     def _is_plain(self) -> bool:
-        """Whether Keras would only call this layer, and check and convert its inputs."""
+        """True if Keras would only call this layer, and check and convert its inputs."""
         return (
             _KERAS_IS_KNOWN
-            # Neither the calls of all layers nor those of this one are wrapped.
+            # Calls are not wrapped, neither those of all layers nor those of this one.
             and keras.layers.Layer.__call__ is _KERAS_CALL
             and type(self).call is type(self)._known_call
             and vars(self).keys().isdisjoint(("call", "compute_mask"))
-            # It is built, with a path and a name scope: Keras did that when it was first called.
+            # It is built, with a path and a name scope, which Keras sets in the first call.
             and self._called
             and self.built
             and not self.input_spec
-            # No other way to compute it is chosen.
+            # No other way to compute it is selected.
             and self.quantization_mode is None
             and self._remat_mode is None
             and keras.distribution.distribution() is None
-            # There are no losses, which an outermost call would clear.
+            # No losses that an outermost call would clear.
             and self.activity_regularizer is None
             and not (self._losses or self._loss_ids or self._layers)
         )
 
     def _are_plain(self, inputs: Sequence[Any]) -> bool:
-        """Whether Keras would pass these inputs on unchanged.
+        """True if Keras would pass these inputs on unchanged.
 
-        Eagerly, no operator has a name that the layer's would be a part of, and no node of a model is to be made.
+        In eager code, no operation takes the layer's name, and no node of a model is made.
         """
         dtype = self.compute_dtype
         return (

@@ -101,21 +101,21 @@ class DropoutAdd(FusedLayer, keras.layers.Dropout):
 
 
 def next_seed(layer: Any) -> tf.Tensor:
-    """The next of the layer's generator, which Keras keeps and saves: its key, and how many were drawn before."""
+    """The next seed of the layer's generator, which Keras saves: its key, and the number of earlier draws."""
     return tf.cast(layer.seed_generator.next(), tf.int64)
 
 
 def _unfused_rate(rate: float) -> str | None:
-    """Why the kernel does not drop at this rate, if so."""
+    """The reason why the kernel does not drop at this rate; None if it does."""
     if rate == 0:
         return "rate is 0: it drops nothing"
     return "rate is 1: it drops everything" if rate == 1 else None
 
 
-def to_be_dropped(
+def pending_dropout(
     dropout: Any, x: tf.Tensor, residual: tf.Tensor, training: bool | None
 ) -> tuple[tf.Tensor, float, tf.Tensor | None]:
-    """x, and with which rate and seed to drop it; what the kernel cannot stand for, the layer has done already."""
+    """x, and the rate and seed of a dropout that the kernel still has to apply. Any other is applied here."""
     is_plain = type(dropout) is Dropout and "call" not in vars(dropout) and dropout.compute_dtype == x.dtype.name
     if is_plain and training and x.dtype == residual.dtype and not dropout.why_not(x):
         return x, dropout.rate, next_seed(dropout)
@@ -124,5 +124,5 @@ def to_be_dropped(
 
 def add(x: tf.Tensor, residual: tf.Tensor, dropout: Any, training: bool | None) -> tf.Tensor:
     """residual + dropout(x), in one pass if the layer is ours."""
-    x, rate, seed = to_be_dropped(dropout, x, residual, training)
+    x, rate, seed = pending_dropout(dropout, x, residual, training)
     return fo.dropout_add(x, residual, rate, seed) if rate else x + residual

@@ -1,7 +1,7 @@
 """The loss of a language model without its logits: `convert(model, fuse_loss=True)`.
 
-In the steps of `fit` and `evaluate` the model returns `Logits`, of which the loss alone knows what they stand for.
-Keras's own step passes them on, and its own code weights and sums the losses. Everywhere else the model is as it was.
+In the steps of `fit` and `evaluate` the model returns `Logits`, which only the loss evaluates. Keras's own step passes
+them on, and its own code weights and sums the losses. Everywhere else the model is unchanged.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
 
-# What a step calls of the model.
+# The methods of a model that a step calls.
 _KNOWN = ("__call__", "call", "compute_loss", "compute_metrics", "test_step", "train_step")
 _OF_HUB = ("keras_hub.src.utils.pipeline_model", "__call__")  # refuses strings, and calls Keras's
 _METRICS = "its metrics read the logits; compile it with metrics=[] and weighted_metrics=[] to leave them out"
 
-# The model whose step this is, until its first call.
+# The model whose step runs, until the first call in it.
 _stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None)
 
 
 class WithoutLogits(FusedLayer):
-    """Comes before the class of a functional model among the bases of its counterpart."""
+    """Precedes the class of a functional model among the bases of its counterpart."""
 
     original: ClassVar[type]
 
@@ -47,7 +47,7 @@ class WithoutLogits(FusedLayer):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any) -> Any:
         is_step = _stepping.get() is self
-        if is_step:  # whose first call is the one for the loss: an optimizer may call the model, and expects a tensor
+        if is_step:  # the first call is for the loss; an optimizer may call the model later, and expects a tensor
             _stepping.set(None)
         if not is_step or self.why_not():
             return super().call(inputs, training=training, mask=mask, **kwargs)
@@ -58,8 +58,8 @@ class WithoutLogits(FusedLayer):
     def _trunk(self, head: Head) -> Any:
         """The call of the model without its head.
 
-        The model alone holds it: its graph leads to the models around this one, and to this one by them, so that in a
-        global table it would keep its own key. Keras neither tracks nor saves it: it is set past Keras, and a method.
+        The model itself holds it. A global table would never drop it, since its graph leads to the models around this
+        one, and from them to this one. It is a method set past Keras, which neither tracks nor saves it.
         """
         if "_call_of_trunk" not in vars(self):
             trunk = keras.Model(self.input, head.states, name=self.name)
@@ -82,7 +82,7 @@ def _step_of(model: Any) -> Iterator[None]:
 
 @functools.cache
 def counterpart(kind: type) -> type:
-    """What stands in for the class of a model. Keras saves it as that class, so that the model loads as it was.
+    """The counterpart of a model's class. Keras saves it as that class, so that the model loads as it was.
 
     Raises:
         UnknownClass: the class takes no subclass.
@@ -102,7 +102,7 @@ def has_loss(model: keras.Model) -> bool:
 
 
 def unfused(model: keras.Model) -> str | None:
-    """Why the logits of a model are computed in its steps; None: a counterpart leaves them out; "": it has no loss."""
+    """The reason why a model computes logits in its steps; None if a counterpart omits them; "" without a loss."""
     if not has_loss(model):
         return ""
     if not isinstance(model, Functional):
@@ -111,7 +111,7 @@ def unfused(model: keras.Model) -> str | None:
     own = next((name for name in _KNOWN if name in vars(model) or _is_own(kind, name)), None)
     if own:
         return f"it has another {own} than Keras's"
-    if len(model.outputs) != 1:  # first, since each of several outputs may have a loss
+    if len(model.outputs) != 1:  # checked first, since each of several outputs may have a loss
         return f"it has {len(model.outputs)} outputs"
     losses = keras.tree.flatten(model.loss)
     if len(losses) != 1 or type(losses[0]) is not SparseCategoricalCrossentropy or not losses[0].from_logits:
@@ -122,13 +122,13 @@ def unfused(model: keras.Model) -> str | None:
 
 
 def _is_own(kind: type, name: str) -> bool:
-    """Whether the method of a model's class may do something else than Keras's."""
+    """True if the method of a model's class may differ from Keras's."""
     method = getattr(kind, name)
     return method is not getattr(Functional, name) and (getattr(method, "__module__", None), name) != _OF_HUB
 
 
 def note(model: keras.Model, asked: bool) -> str | None:
-    """What a report says of the logits of a model with a loss, if anything; `asked` for a loss without them."""
+    """The report's note on the logits of a model with a loss, if any. `asked`: `convert` was to omit the logits."""
     reason = unfused(model)
     if reason not in (None, _METRICS):
         return None

@@ -1,4 +1,4 @@
-"""What is taken from Keras's own modules, because it is not part of what Keras promises to keep."""
+"""Private APIs of Keras, gathered here to be checked against each new version."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def has_layers(thing: Any) -> bool:
 
 
 def parameters(thing: Any) -> int:
-    """How many numbers are learned in a layer itself; in a loss or an optimizer none."""
+    """The number of parameters of a layer itself; 0 for a loss or an optimizer."""
     if not isinstance(thing, keras.layers.Layer):
         return 0
     return sum(prod(variable.shape) for variable in getattr(thing, "_trainable_variables", ()))
@@ -66,8 +66,8 @@ def metrics_of(model: keras.Model) -> list[Any]:
 def become(thing: Any, kind: type) -> None:
     """Gives a layer, a loss or an optimizer another class.
 
-    Keras wraps two methods of each layer when it is made, and the wrappers hold the method of the class that it had
-    then: in a closure, which nothing public reaches.
+    Keras wraps two methods of each layer when it is made. The wrappers hold the methods of its class at that time in a
+    closure, which no public API reaches.
     """
     object.__setattr__(thing, "__class__", kind)  # past Keras, which would track the value
     for name in ("build", "quantize"):

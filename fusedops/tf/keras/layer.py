@@ -1,4 +1,4 @@
-"""What the layers share."""
+"""The base of the layers, and its checks of inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Comes before Keras's class among the bases of a layer.
+    """Precedes Keras's class among the bases of a layer.
 
-    It has no state of its own, so a layer of Keras's becomes one of these by a change of its class alone.
+    It has no state: a change of class alone turns a layer of Keras's into one of these.
     """
 
     def why_not(self, inputs: Any = None) -> str | None:
-        """Why Keras's own code computes this layer as it is configured; None if the kernel does.
+        """The reason why Keras's own code computes this layer as it is configured; None if the kernel does.
 
         Args:
             inputs: a tensor to be computed; None: any tensor of the rank that the layer was built for, if it was.
@@ -33,7 +33,7 @@ class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: igno
 
     @property
     def supports_jit(self) -> bool:
-        """Whether XLA compiles the layer: Keras asks before it chooses `jit_compile="auto"`."""
+        """True if XLA can compile the layer. Keras reads it before it resolves `jit_compile="auto"`."""
         return self.__dict__.get("supports_jit", True) and (xla.fault is None or self.why_not() is not None)
 
     @supports_jit.setter
@@ -47,7 +47,7 @@ def register(layer: _Class) -> _Class:
 
 
 def unfused_input(inputs: Any) -> str | None:
-    """Why the kernel does not take these inputs, if so: it takes dense floating-point tensors."""
+    """The reason why the kernel does not take these inputs; None for dense floating-point tensors."""
     if inputs is None:
         return None
     if not isinstance(inputs, (tf.Tensor, tf.Variable, keras.Variable)):
@@ -57,7 +57,7 @@ def unfused_input(inputs: Any) -> str | None:
 
 
 def unfused_axis(layer: Any, inputs: Any) -> str | None:
-    """Why the kernel does not take this axis, if so: it works over the last dimension (of the inputs, if given)."""
+    """The reason why the kernel does not take this axis; None for the last dimension (of the inputs, if given)."""
     axis = layer.axis
     if isinstance(axis, (list, tuple)):
         if len(axis) != 1:
@@ -77,7 +77,7 @@ def _built_rank(layer: Any) -> int | None:
 
 
 def parameter(variable: Any, x: tf.Tensor) -> Any:
-    """A weight as the kernel takes it with x: as it is stored, or cast to x's dtype.
+    """A weight for the kernel's call with x: as it is stored, or cast to x's dtype.
 
     Under a mixed policy Keras rounds float32 weights to x's 16 bits; the kernel computes with all of their bits.
     """

@@ -1,4 +1,4 @@
-"""Logits that are not computed, but for their loss: the states and the head that would make logits of them."""
+"""Logits that only their loss evaluates: the states, and the head that would compute the logits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusedops.conversion import full_name
 from fusedops.tf.keras.dense import Dense
 from fusedops.tf.keras.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
 
-_REVERSIBLE = (  # KerasHub's is a class of its own; Keras before 3.13 has none
+_REVERSIBLE = (  # KerasHub has a class of its own; Keras before 3.13 has none
     "keras.src.layers.core.reversible_embedding.ReversibleEmbedding",
     "keras_hub.src.layers.modeling.reversible_embedding.ReversibleEmbedding",
 )
@@ -22,13 +22,13 @@ _NEEDED = ("embeddings", "input_dim", "logit_soft_cap", "reverse_dtype", "tie_we
 
 @dataclass(frozen=True)
 class Head:
-    """What makes the output of a functional model.
+    """The layer or operation that makes the output of a functional model.
 
     Attributes:
         layer: the layer or the operation.
-        states: the symbolic tensor that it gets, if it is the first positional argument.
+        states: the symbolic tensor that is its first positional argument, if there is one.
         options: the other arguments of the call.
-        softcap: c > 0, if c · tanh(y / c) of the layer's y is the output.
+        softcap: c > 0 if the output is c · tanh(y / c) of the layer's y.
     """
 
     layer: Any
@@ -47,7 +47,7 @@ class Head:
         return full_name(type(self.layer)) in _REVERSIBLE and bool(self.options.get("reverse"))
 
     def why_not(self) -> str | None:
-        """Why a model with this head computes its logits; None: they are a product with a matrix."""
+        """The reason why a model with this head computes its logits; None if they are a product with a matrix."""
         layer = self.layer
         if not (self._is_reversed or type(layer) in (keras.layers.Dense, Dense)):
             return f"its head is a {full_name(type(layer))}"
@@ -69,7 +69,7 @@ class Head:
 
     @property
     def dtype(self) -> tf.DType:
-        """Of the logits."""
+        """The dtype of the logits."""
         return tf.as_dtype((self._is_reversed and self.layer.reverse_dtype) or self.layer.compute_dtype)
 
     def logits(self, states: tf.Tensor) -> tf.Tensor:
@@ -78,7 +78,7 @@ class Head:
         return self.softcap * keras.ops.tanh(logits / self.softcap) if self.softcap else logits
 
     def mask(self, states: tf.Tensor) -> tf.Tensor | None:
-        """What Keras would have for the mask of the output."""
+        """The mask that Keras would attach to the output."""
         passes_on = self.layer.supports_masking and not self.softcap
         return self.layer.compute_mask(states, get_keras_mask(states)) if passes_on else None
 
@@ -105,7 +105,7 @@ class Head:
 
 
 class Logits:
-    """Stands where logits would be, for `SparseCategoricalCrossentropy`. To anything else it is no tensor."""
+    """Takes the place of logits, for `SparseCategoricalCrossentropy` alone. For other code it is not a tensor."""
 
     def __init__(self, head: Head, states: tf.Tensor) -> None:
         self.head, self.states = head, states
@@ -127,7 +127,7 @@ class Logits:
 
 
 def _uncapped(output: Any) -> tuple[Any, float]:
-    """y and c of an output c · tanh(y / c), as in Gemma 4; or the output itself, and 0."""
+    """y and c of an output c · tanh(y / c), as in Gemma 4; otherwise the output itself and 0."""
     tensor, caps = output, []
     for names in (("Multiply",), ("Tanh",), ("Divide", "TrueDivide")):
         operation, arguments, _ = made_by(tensor)

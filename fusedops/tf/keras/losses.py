@@ -16,7 +16,7 @@ from fusedops.tf.keras.logits import Logits
 
 
 def ignore_index(ignore_class: int | None) -> int:
-    """The ignore_index of the functions. For None it is the number that stands for no label: kIgnoresNone in
+    """The functions' ignore_index. None becomes a number that no label has: kIgnoresNone in
     core_cuda/ops/loss/losses_cpu.h."""
     return -(2**63) if ignore_class is None else int(ignore_class)
 
@@ -50,16 +50,16 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     """
 
     def why_not(self, y_true: Any = None, y_pred: Any = None) -> str | None:
-        """Why Keras's own code computes this loss, for these tensors if they are given; None if the kernel does."""
+        """The reason why Keras's own code computes this loss, for these tensors if given; None if the kernel does."""
         if not self.from_logits:
             return "from_logits is not set"
-        # A model that makes no logits says so itself, by supports_jit.
+        # A model that makes no logits reports this by supports_jit.
         if xla.fault and not tf.executing_eagerly() and not isinstance(y_pred, Logits):
             return "XLA does not know the operators"
         return None if y_pred is None else self._unfused(y_true, y_pred)
 
     def _unfused(self, y_true: Any, y_pred: Any) -> str | None:
-        """Why the kernel does not take the tensors or the axis, if so."""
+        """The reason why the kernel does not take the tensors or the axis; None if it does."""
         are_tensors = tf.is_tensor(y_true) and (tf.is_tensor(y_pred) or isinstance(y_pred, Logits))
         if not are_tensors or y_pred.dtype not in FLOATING:
             return "these are no tensors of labels and logits"
@@ -104,7 +104,7 @@ def _is_column(y_true: tf.Tensor, rank: int) -> bool:
 
 
 def _tensor(value: Any) -> Any:
-    """An array as a tensor; nested structures, and logits that are not computed, unchanged."""
+    """An array as a tensor. Nested structures and `Logits` stay unchanged."""
     if tf.is_tensor(value) or isinstance(value, (list, tuple, dict, Logits)):
         return value
     return keras.ops.convert_to_tensor(value)

@@ -1,7 +1,7 @@
 """Keras's optimizers, with all variables updated in one pass: `fusedops.tf.keras.optimizers`.
 
 Each is a subclass of Keras's own of the same name, with its arguments, config, variables and checkpoints, and adds no
-state. `AdamW` says what they have in common.
+state. `AdamW` describes their common behaviour.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _Variables: TypeAlias = list[tf.Variable]
 
 
 class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Comes before Keras's class among the bases of an optimizer.
+    """Precedes Keras's class among the bases of an optimizer.
 
-    It has no state of its own, so an optimizer of Keras's becomes one of these by a change of its class alone.
+    It has no state: a change of class alone turns an optimizer of Keras's into one of these.
     """
 
     def why_not(self) -> str | None:
-        """Why TensorFlow's operators update the variables; None if the kernel does."""
+        """The reason why TensorFlow's operators update the variables; None if the kernel does."""
         return None
 
     @property
     def supports_jit(self) -> bool:
-        """Whether XLA compiles a step."""
+        """True if XLA can compile a step."""
         return xla.fault is None or self.why_not() is not None
 
     def _update(self, gradients: _Tensors, variables: _Variables, rate: tf.Tensor, clip: Any, decay: float) -> None:
-        """A step for variables of one dtype and device. Their gradients are multiplied by `clip`, unless it is None,
-        and their weights decay by this."""
+        """Updates variables of one dtype and device, with gradients times `clip`, unless it is None, and this weight
+        decay."""
         raise NotImplementedError
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -49,7 +49,7 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
         super().apply(grads, None if trainable_variables is None else variables)
 
     def _check_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Refuses what can be known to be wrong, before anything is written. Real dtypes are cast, as by Keras."""
+        """Raises for wrong gradients before anything is written. Real dtypes are cast, as in Keras."""
         for gradient, variable in zip(gradients, variables, strict=False):  # their numbers are compared later
             if gradient is None:
                 continue
@@ -68,11 +68,11 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
         if self.why_not() is not None or not _is_taken(gradient, variable):
             return self._plain_step(gradient, variable, learning_rate)
-        self._update_some([(gradient, variable)], learning_rate, None, decay=0.0)  # Keras has applied both
+        self._update_some([(gradient, variable)], learning_rate, None, decay=0.0)  # Keras has clipped and decayed
         return None
 
     def _plain_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
-        """The update without the kernel, in TensorFlow's operators."""
+        """The update by TensorFlow's operators."""
         return super().update_step(gradient, variable, learning_rate)
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
@@ -96,7 +96,7 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
             self._update_some(pairs, learning_rate, clip, float(self.weight_decay) if decays else 0.0)
 
     def _clip_gradients(self, grads: Any) -> Any:
-        """The gradients as they are, where only their global norm is clipped: the update multiplies them."""
+        """Leaves clipping by the global norm alone to the update, which multiplies the gradients."""
         plain = self._takes_all() and (self.global_clipnorm or 0) > 0 and not (self.clipnorm or 0) > 0
         if not plain or not all(isinstance(x, tf.Tensor) and x.dtype in FLOATING for x in grads):
             return super()._clip_gradients(grads)
@@ -107,7 +107,7 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
         return _Clipped(grads, norms, float(self.global_clipnorm))
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        if not self._takes_all():  # or else it is part of the update
+        if not self._takes_all():  # otherwise it is part of the update
             super()._apply_weight_decay(variables)
 
     def _takes_all(self) -> bool:
@@ -126,12 +126,12 @@ class FusedOptimizer(keras.optimizers.Optimizer if TYPE_CHECKING else object):  
 
 
 class _Clipped(list[tf.Tensor]):
-    """Gradients that are still to be multiplied by `clip`."""
+    """Gradients that the update multiplies by `clip`."""
 
     def __init__(self, gradients: Sequence[tf.Tensor], norms: Sequence[tf.Tensor], largest: float) -> None:
         super().__init__(gradients)
         norm = tf.linalg.norm(tf.stack([tf.cast(x, tf.float64) for x in norms]))
-        # As Keras has it: NaN, if the norm is not finite.
+        # As in Keras: NaN if the norm is not finite.
         self.clip = tf.minimum(largest / norm, tf.ones_like(norm)) + 0.0 * norm
 
 
@@ -140,20 +140,20 @@ def _variable(given: Any) -> tf.Variable:
 
 
 def _shape(gradient: Any) -> tf.TensorShape:
-    """As far as it is known. A sparse gradient's first dimension is not, unless it says so."""
+    """The known part of a gradient's shape. A sparse gradient may not know its first dimension."""
     if not isinstance(gradient, tf.IndexedSlices):
         return tf.TensorShape(gradient.shape)
     return tf.TensorShape([None]).concatenate(gradient.values.shape[1:]).merge_with(gradient.shape)
 
 
 def _is_taken(gradient: Any, variable: Any) -> bool:
-    """Whether the kernel takes it. What Keras makes of a sparse gradient, that of an embedding, is not what it makes of
-    a dense one: Adam squares the parts of a row whose index comes twice, and not their sum."""
+    """True if the kernel applies the gradient. Sparse gradients, as of embeddings, differ in Keras: Adam squares the
+    parts of a row whose index comes twice, not their sum."""
     return not isinstance(gradient, tf.IndexedSlices) and tf.as_dtype(variable.dtype) in FLOATING
 
 
 def _weighted_mean(before: Any, now: tf.Tensor, beta: Any) -> tf.Tensor:
-    """beta · before + (1 - beta) · now, from the one with the larger weight, so that no beta makes it cancel."""
+    """beta · before + (1 - beta) · now, computed from the term of the larger weight, so that it never cancels."""
     before = tf.convert_to_tensor(_variable(before))
     from_before = before + (now - before) * tf.cast(1 - beta, now.dtype)
     from_now = now + (before - now) * tf.cast(beta, now.dtype)
@@ -167,7 +167,7 @@ class _FusedAdam(FusedOptimizer):
         return None
 
     def _plain_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Keras's own, but for moments that do not cancel if a beta is near 0."""
+        """Keras's update, with moments that do not cancel if a beta is near 0."""
         dtype = tf.as_dtype(variable.dtype)
         if isinstance(gradient, tf.IndexedSlices):
             shape = tf.shape(_variable(variable))

@@ -1,4 +1,4 @@
-"""Layers of two inputs of one shape, x and a residual, which come as two arguments or as one list."""
+"""Inputs of layers that take two tensors of one shape, x and a residual, as two arguments or as one list."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _two(inputs: Any) -> Sequence[Any]:
 
 
 def _check_shapes(x: Any, residual: Any) -> None:
-    """The kernel's check, as far as shapes are known before it runs."""
+    """The kernel's check, for shapes that are known before it runs."""
     if not tf.TensorShape(x).is_compatible_with(residual):
         raise ValueError(f"fusedops.tf.keras: residual must have x's shape, {list(x)}; got {list(residual)}")
 

@@ -60,7 +60,7 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         self.feature_axis = feature_axis
         self.supports_masking = True
         self.built = True
-        # Keras would round positions, too, to the layer's dtype, and 16 bits cannot represent all of them.
+        # Keras would round positions to the layer's dtype, and 16 bits cannot represent all of them.
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
 

@@ -12,7 +12,7 @@ from fusedops import loading
 from fusedops.tf.keras.direct import DirectLayer
 from fusedops.tf.keras.layer import register, unfused_axis, unfused_input
 
-_NUMBERS_ARE_FACTORS = not loading.at_least(keras.__version__, "3.13")  # in masks; later versions compare them with 0.5
+_NUMBERS_ARE_FACTORS = not loading.at_least(keras.__version__, "3.13")  # in masks; later versions compare with 0.5
 
 
 @register

@@ -1,4 +1,4 @@
-"""Functions that were traced before a model's layers changed."""
+"""Functions that were traced before the layers of a model changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
     Keras's functions are made again at once: if a callback of `fit` converts the model, the next step calls them.
 
     Returns:
-        What could not be dropped, in at most one sentence: a `tf.function` has no public way to forget.
+        At most one sentence, on traces that could not be dropped: `tf.function` has no public way.
     """
     methods: dict[type, list[tuple[str, Any]]] = {}
     stale = []

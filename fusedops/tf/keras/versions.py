@@ -8,7 +8,7 @@ OLDEST, NEWEST = "3.12", "3.15"  # tested; newer versions are not refused
 
 
 def require() -> None:
-    """Keras 3 over TensorFlow: the layers take and return TensorFlow's tensors."""
+    """Raises an error unless Keras 3 runs over TensorFlow: the layers take and return TensorFlow's tensors."""
     try:
         import keras
     except ModuleNotFoundError as error:

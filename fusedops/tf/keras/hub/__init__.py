@@ -1,12 +1,12 @@
 """The counterparts of KerasHub's layers with code of their own, for `convert`.
 
 A counterpart is found by the name of the layer's class, and its module is imported only when a model has such a layer:
-without KerasHub, nothing here is imported. Counterparts rely on attributes and methods of the
-layers of KerasHub 0.32; a layer of another version that lacks one is kept as it is.
+without KerasHub, nothing here is imported. Counterparts rely on attributes and methods of the layers of KerasHub 0.32.
+A layer of another version that lacks one is skipped.
 
 KerasHub's models save themselves by their own config, and load as they were before `convert`. A counterpart that is a
 layer of your own model, such as a TransformerEncoder, loads as one; the layers that it makes itself are KerasHub's
-until the next `convert`. Keras knows its name without its module, which is imported when a file has the name.
+until the next `convert`. Keras knows its name before its module is imported: loading a file with the name imports it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MODULES = {
     "keras_hub.src.models.llama.llama_attention.LlamaAttention": "attention",
     "keras_hub.src.models.llama.llama_decoder.LlamaTransformerDecoder": "gated_decoder",
     "keras_hub.src.models.llama.llama_layernorm.LlamaLayerNorm": "norms",
-    "keras_hub.src.models.llama.llama_rotary_embedding.LlamaRotaryEmbedding": "llama",
+    "keras_hub.src.models.llama.llama_rotary_embedding.LlamaRotaryEmbedding": "rotary",
     "keras_hub.src.models.mistral.mistral_attention.CachedMistralAttention": "attention",
     "keras_hub.src.models.mistral.mistral_layer_norm.MistralLayerNormalization": "norms",
     "keras_hub.src.models.mistral.mistral_transformer_decoder.MistralTransformerDecoder": "gated_decoder",
@@ -76,11 +76,11 @@ MODULES = {
     "keras_hub.src.models.t5gemma.t5gemma_layers.T5GemmaMLP": "t5gemma",
     "keras_hub.src.models.t5gemma2.t5gemma2_layers.T5Gemma2MLP": "t5gemma",
 }
-"""The module here that has the counterpart of each class, under the class's own name."""
+"""The module here with the counterpart of each class, under the class's own name."""
 
 
 def counterpart(kind: type) -> type:
-    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does."""
+    """The counterpart of a known class. It raises the errors of `conversion.Rules.counterpart`."""
     return _find(MODULES[full_name(kind)], kind.__name__)
 
 
@@ -89,19 +89,19 @@ def _find(module: str, name: str) -> Any:
 
 
 def _package(module: str, name: str) -> str:
-    """Where Keras has the name of a class of this module here; several families have norms of one name."""
+    """The package in the saved name of a counterpart. Several families have norms of one name."""
     return f"fusedops.hub.{module}" if module == "gemma" or name == "RMSNormalization" else "fusedops.hub"
 
 
 def saved(kind: _Kind) -> _Kind:
-    """Has Keras save a counterpart under its name, and load it."""
+    """Registers a counterpart under its name, for saving and loading."""
     package = _package(kind.__module__.rpartition(".")[2], kind.__name__)
     keras.saving.register_keras_serializable(package)(kind)
     return kind
 
 
 class _Unimported:
-    """What Keras finds under the name of a counterpart until its module is imported; of it, it calls `from_config`."""
+    """Stands for a counterpart until its module is imported. Keras calls only its `from_config`."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -120,6 +120,6 @@ def is_known(kind: type) -> bool:
 
 
 def learn_activations() -> None:
-    """Has layers with an activation function of KerasHub's, if there is KerasHub, know the kernel's."""
+    """Adds KerasHub's activation functions to those of the kernels, if KerasHub is imported."""
     if "keras_hub" in sys.modules:
         importlib.import_module(f"{__name__}.activations")

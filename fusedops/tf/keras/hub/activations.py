@@ -1,4 +1,4 @@
-"""KerasHub's own activation functions, which the kernels have: importing this adds them to the others."""
+"""KerasHub's own activation functions that the kernels have. Importing this module adds them."""
 
 from __future__ import annotations
 

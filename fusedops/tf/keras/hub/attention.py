@@ -1,4 +1,4 @@
-"""Attention with grouped heads, which each family of models has under its own name."""
+"""Attention with grouped heads, under another name in each family of models."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, too_many
+from fusedops.tf.keras.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 
 
 def _once(name: str) -> property:
-    """By what `call` repeats keys and values for the heads that share them: the kernel takes them as they are."""
+    """The number of repeats of keys and values in `call`, always 1: the kernel shares them among heads."""
 
     def set_value(self: Any, value: int) -> None:
         self.__dict__[name] = value
@@ -22,7 +22,7 @@ def _once(name: str) -> property:
 
 
 class FusedAttention(HubLayer):
-    """KerasHub's code projects, rotates and keeps the cache; a query that sees no key gets zeros, as there."""
+    """KerasHub's code projects, rotates and caches. A query that sees no key gets zeros, as in KerasHub."""
 
     needs: ClassVar[tuple[str, ...]] = ("_inv_norm_factor", "_compute_attention")
 
@@ -30,10 +30,10 @@ class FusedAttention(HubLayer):
     _num_key_value_groups = _once("_num_key_value_groups")  # Mistral's name for it
 
     def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or too_many(head_dim=self._features())
+        return super().why_not(inputs) or unsupported_heads(head_dim=self._features())
 
     def _features(self) -> int:
-        """Of a head."""
+        """The number of features of a head."""
         dense = getattr(self, "_key_dense", None) or self.key_dense
         return int(dense.kernel.shape[-1])
 
@@ -45,7 +45,7 @@ class FusedAttention(HubLayer):
         attention_mask: Any = None,
         cache_update_index: Any = None,
     ) -> tf.Tensor:
-        if not fit(query, key, value):
+        if not can_attend(query, key, value):
             groups = query.shape[2] // key.shape[2]
             key, value = (tf.repeat(x, groups, 2) for x in (key, value))
             index = {} if cache_update_index is None else {"cache_update_index": cache_update_index}
@@ -53,11 +53,11 @@ class FusedAttention(HubLayer):
         return attend(query, key, value, self._in_window(attention_mask, cache_update_index), self._inv_norm_factor)
 
     def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
-        """What is kept of a mask in the layer's own window: Qwen's have one."""
+        """The mask within the layer's own window. Qwen's layers have one."""
         size = getattr(self, "sliding_window_size", None)
         if not (size and getattr(self, "use_sliding_window_attention", True)):
             return mask
-        if isinstance(mask, Kept) and mask.causal:
+        if isinstance(mask, Visibility) and mask.causal:
             return replace(mask, window=size)
         index = 0 if cache_update_index is None else cache_update_index
         return self._mask_sliding_window(keras_mask(mask), cache_update_index=index)

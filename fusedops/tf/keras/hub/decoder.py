@@ -1,4 +1,4 @@
-"""Decoders, which make the mask of their attention: ours make none of all pairs, if the attention is ours."""
+"""Decoders. They make no mask of all pairs of positions if their attention is ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.attention import FusedAttention
-from fusedops.tf.keras.hub.causal import kept_of_decoder
+from fusedops.tf.keras.hub.causal import decoder_visibility
 from fusedops.tf.keras.hub.layer import HubLayer
 
 
@@ -31,10 +31,10 @@ class CausalDecoder(HubLayer):
             self_attention_cache,
             self_attention_cache_update_index,
         )
-        everything = partial(super()._compute_self_attention_mask, *given)
+        make_mask = partial(super()._compute_self_attention_mask, *given)
         if type(self._self_attention_layer)._compute_attention is not FusedAttention._compute_attention:
-            return everything()
-        return kept_of_decoder(everything, *given, window=getattr(self, "sliding_window", None))
+            return make_mask()
+        return decoder_visibility(make_mask, *given, window=getattr(self, "sliding_window", None))
 
 
 __getattr__ = made.counterparts("decoder", CausalDecoder)

@@ -21,7 +21,7 @@ class EdRecRMSNormalization(FusedRMSNorm, edrec_layers.EdRecRMSNormalization):
 
 @saved
 class EdRecGatedFeedForward(GatedMLP, edrec_layers.EdRecGatedFeedForward):
-    needs = ("up_proj", "gate_proj", "down_proj")  # the activation is that of up_proj
+    needs = ("up_proj", "gate_proj", "down_proj")  # up_proj has the activation
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         y = self._down(self._gated(x))

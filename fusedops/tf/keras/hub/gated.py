@@ -1,4 +1,4 @@
-"""The gate of a feed-forward layer whose projections are layers: both products in one pass, where there is a GPU."""
+"""The gate of a feed-forward layer whose projections are layers: both products in one pass on a GPU."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from fusedops.functions.common import Activation
 from fusedops.tf.keras import activations
 from fusedops.tf.keras.dense import Dense, EinsumDense, has_gpu
 
-_OF_DENSE = "btd,df->btf"  # the equation of an EinsumDense that is a Dense
+_OF_DENSE = "btd,df->btf"  # the equation of an EinsumDense that is equivalent to a Dense
 
 
 def gated(gate: Any, up: Any, x: tf.Tensor, activation: Any) -> tf.Tensor:
-    """activation(gate(x)) · up(x): as `gated_product`, if the kernel has the activation."""
+    """activation(gate(x)) · up(x): `gated_product` if the kernel has the activation."""
     name = activations.fused_name(activation)
     if name is None:
         y = up(x)
-        wide = tf.float32 if y.dtype.size == 2 else y.dtype  # as most of KerasHub's blocks compute an activation
+        wide = tf.float32 if y.dtype.size == 2 else y.dtype  # most of KerasHub's blocks compute activations in it
         return tf.cast(activation(tf.cast(gate(x), wide)), y.dtype) * y
     return gated_product(gate, up, x, name)
 
 
 def gated_product(gate: Any, up: Any, x: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """act(gate(x)) · up(x), with both products if the kernel can and if nobody would notice that no layer is called."""
+    """act(gate(x)) · up(x), with both products fused if the kernel takes them and no layer needs its own call."""
     y = _both(gate, up, x, activation) if _activation(gate) == "identity" else None
     return fo.gated_act(gate(x), up(x), activation) if y is None else y
 
 
 def activated_product(gate: Any, up: Any, x: tf.Tensor) -> tf.Tensor:
-    """gate(x) · up(x), likewise, of a gate that has its activation within."""
+    """gate(x) · up(x), likewise, for a gate that contains its activation."""
     activation = _activation(gate)
     y = _both(gate, up, x, activation) if activation else None
     return gate(x) * up(x) if y is None else y
@@ -54,7 +54,7 @@ def _both(gate: Any, up: Any, x: tf.Tensor, activation: Activation) -> tf.Tensor
 
 
 def _is_plain(dense: Any, x: tf.Tensor) -> bool:
-    """Whether it is a product, a bias and an activation: no LoRA, quantization, loss, or call that somebody has set."""
+    """True if the layer is a product, a bias and an activation: no LoRA, quantization, loss, or replaced call."""
     if type(dense) in (keras.layers.EinsumDense, EinsumDense):
         if dense.equation != _OF_DENSE or dense.bias_axes is not None:
             return False

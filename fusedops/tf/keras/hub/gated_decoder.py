@@ -1,4 +1,4 @@
-"""Decoders with a gated feed-forward layer, which each family of models has under its own name."""
+"""Decoders with a gated feed-forward layer, under another name in each family of models."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GatedDecoder(CausalDecoder):
 
 
 def feed_forward(block: Any, norm: Any, attended: tf.Tensor, residual: tf.Tensor, training: bool | None) -> tf.Tensor:
-    """The second half of a block with Llama's names, from the sum of its attention and what went in."""
+    """The second half of a block with Llama's attribute names, from its attention's output and its own input."""
     x, residual = add_norm(norm, attended, residual, block._self_attention_dropout, training)
     gate, up = block._feedforward_gate_dense, block._feedforward_intermediate_dense
     return block._feedforward_output_dense(gated(gate, up, x, block.activation)) + residual

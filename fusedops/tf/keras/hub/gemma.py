@@ -11,12 +11,12 @@ import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
 from fusedops.tf.keras.hub import saved
-from fusedops.tf.keras.hub.causal import kept_of_decoder
+from fusedops.tf.keras.hub.causal import decoder_visibility
 from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
-from fusedops.tf.keras.kept import Kept, attend, fit, keras_mask, too_many
+from fusedops.tf.keras.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 
 
 @saved
@@ -48,14 +48,14 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
     arguments = 5
 
     def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or too_many(head_dim=self.head_dim)
+        return super().why_not(inputs) or unsupported_heads(head_dim=self.head_dim)
 
     def fused_call(self, given: Any) -> Any:
         x, mask, training = given.x, given.attention_mask, given.training
-        if not isinstance(mask, Kept):
+        if not isinstance(mask, Visibility):
             return super().call(x, mask, given.cache, given.cache_update_index, training)
-        # Gemma's own order of features after the rotation is left out: it is the same for queries and keys, whose
-        # products do not depend on it. So is setting to zero what attends to nothing: its probabilities are zero.
+        # Gemma's own order of features after the rotation is left out: it is the same for queries and keys, so their
+        # products do not change. Zeroing queries that see no key is left out, too: their probabilities are zero.
         query, key = (self.rope_layer(dense(x)) for dense in (self.query_dense, self.key_dense))
         attended = self._compute_attention(query, key, self.value_dense(x), mask, training=training)
         return self.output_dense(attended)
@@ -69,12 +69,12 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
         training: bool = False,
         cache_update_index: Any = 0,
     ) -> tf.Tensor:
-        if not fit(q, k, v):
+        if not can_attend(q, k, v):
             return super()._compute_attention(
                 q, k, v, keras_mask(attention_mask), training=training, cache_update_index=cache_update_index
             )
         if self.use_sliding_window_attention and attention_mask is not None:
-            if isinstance(attention_mask, Kept):
+            if isinstance(attention_mask, Visibility):
                 attention_mask = replace(attention_mask, window=self.sliding_window_size)
             else:
                 attention_mask = self._mask_sliding_window(attention_mask, cache_update_index=cache_update_index)
@@ -84,7 +84,7 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
 
 
 class GatedBlock(HubLayer):
-    """A decoder block of Gemma's families, which make different masks."""
+    """A decoder block of the Gemma families, which differ in their masks."""
 
     needs: ClassVar[tuple[str, ...]] = (
         "pre_attention_norm",
@@ -99,7 +99,7 @@ class GatedBlock(HubLayer):
         "_compute_attention_mask",
     )
 
-    # The call's arguments that `_compute_attention_mask` takes, in order, and those that belong to a cache.
+    # The arguments of `call` that `_compute_attention_mask` takes, in order, and those for a cache.
     of_mask: ClassVar[tuple[str, ...]] = ("padding_mask", "cache", "cache_update_index")
     of_cache: ClassVar[tuple[str, ...]] = ("cache_update_index",)
 
@@ -130,7 +130,7 @@ class GemmaDecoderBlock(GatedBlock, gemma_decoder_block.GemmaDecoderBlock):
     arguments = 4
 
     def _compute_attention_mask(self, x: tf.Tensor, padding_mask: Any, cache: Any, cache_update_index: Any) -> Any:
-        everything = partial(super()._compute_attention_mask, x, padding_mask, cache, cache_update_index)
+        make_mask = partial(super()._compute_attention_mask, x, padding_mask, cache, cache_update_index)
         if cache is not None or type(self.attention) is not CachedGemmaAttention:
-            return everything()
-        return kept_of_decoder(everything, x, padding_mask)
+            return make_mask()
+        return decoder_visibility(make_mask, x, padding_mask)

@@ -1,4 +1,4 @@
-"""Gemma 3, whose norms T5Gemma 2 has too."""
+"""Gemma 3. T5Gemma 2 shares its norms."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
         gate = self.per_layer_input_gate(x)
         per_layer_input = tf.cast(per_layer_input, gate.dtype)
         if gate.shape == per_layer_input.shape:
-            if not gate.shape.is_fully_defined():  # it may broadcast yet
+            if not gate.shape.is_fully_defined():  # it may still broadcast
                 per_layer_input = tf.broadcast_to(per_layer_input, tf.shape(gate))
             y = fo.gated_act(gate, per_layer_input, "gelu_tanh")
         else:

@@ -11,16 +11,16 @@ from fusedops.tf.keras.layer import FusedLayer
 
 
 class HubLayer(FusedLayer):
-    """A layer of KerasHub's with faster methods.
+    """A layer of KerasHub with faster methods.
 
     A class may have a `fused_call`, which takes the arguments of KerasHub's `call` as attributes of one object. The
-    counterpart then has a `call` of the original's signature, by which Keras binds and casts the arguments.
+    counterpart then has a `call` with the original's signature, by which Keras binds and casts the arguments.
     """
 
-    arguments: ClassVar[int]  # the number of arguments that `fused_call` accounts for
+    arguments: ClassVar[int]  # the number of arguments that `fused_call` handles
     signature: ClassVar[inspect.Signature]  # of KerasHub's `call`
 
-    needs: ClassVar[tuple[str, ...]] = ()  # attributes of the layer, beside those of every layer, that the methods read
+    needs: ClassVar[tuple[str, ...]] = ()  # attributes that the methods read, beside those of every layer
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

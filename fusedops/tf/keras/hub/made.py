@@ -1,4 +1,4 @@
-"""Counterparts of classes that differ only by name: each family of models has its own."""
+"""Counterparts of classes that differ only by name between families of models."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fusedops.tf.keras.hub import MODULES, saved
 
 
 def counterparts(where: str, mixin: type) -> Callable[[str], type]:
-    """The `__getattr__` of the module of `hub` with this name, by which it has what `MODULES` says that it has.
+    """The `__getattr__` of the module `where` of `hub`. It finds the counterparts that `MODULES` places there.
 
-    Each is a class of the mixin and of KerasHub's class. Keras finds them by these names in a saved model.
+    Each derives from the mixin and KerasHub's class. It has the latter's name, by which saved models refer to it.
     """
     made = {}
     for place in (place for place, module in MODULES.items() if module == where):
         module, _, name = place.rpartition(".")
         try:
             base = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError):  # another version of KerasHub has no such model, and no layer of it
+        except (ImportError, AttributeError):  # this version of KerasHub has no such model
             continue
         kind = type(name, (mixin, base), {"__module__": mixin.__module__})
         made[name] = saved(kind)

@@ -1,4 +1,4 @@
-"""Gated feed-forward layers that are layers of their own."""
+"""Gated feed-forward blocks that are layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusedops.tf.keras.hub.layer import HubLayer
 
 
 class GatedMLP(HubLayer):
-    """down(activation(gate(x)) · up(x)), whose three layers are `needs`, in the order gate, up, down."""
+    """down(activation(gate(x)) · up(x)). `needs` names the three layers, in the order gate, up, down."""
 
     needs: ClassVar[tuple[str, ...]] = ("gate_proj", "up_proj", "down_proj")
 
@@ -32,7 +32,7 @@ class GatedMLP(HubLayer):
 
 
 class FeedForward(GatedMLP):
-    """With the names of Qwen's mixtures of experts."""
+    """A gated MLP with the attribute names of Qwen's mixtures of experts."""
 
     needs = ("_feedforward_gate_dense", "_feedforward_intermediate_dense", "_feedforward_output_dense")
 

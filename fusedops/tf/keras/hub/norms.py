@@ -1,4 +1,4 @@
-"""Root mean square normalization, which each family of models has under its own name."""
+"""Root mean square normalization, under another name in each family of models."""
 
 from __future__ import annotations
 

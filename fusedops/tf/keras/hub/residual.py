@@ -1,4 +1,4 @@
-"""Residual connections: the sum and the norm that follows it are one pass."""
+"""Residual connections: the sum and the following norm in one pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusedops.tf.keras.dropout import add, to_be_dropped
+from fusedops.tf.keras.dropout import add, pending_dropout
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.normalization import LayerNormalization
 
@@ -18,7 +18,7 @@ def add_norm(
     if isinstance(norm, FusedRMSNorm) or (type(norm) is LayerNormalization and not norm.why_not(x)):
         rate, seed = 0.0, None
         if dropout is not None:
-            x, rate, seed = to_be_dropped(dropout, x, residual, training)
+            x, rate, seed = pending_dropout(dropout, x, residual, training)
         return norm.fused_add(x, residual, rate, seed)
     s = x + residual if dropout is None else add(x, residual, dropout, training)
     return norm(s), s

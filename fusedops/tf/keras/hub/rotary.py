@@ -1,19 +1,18 @@
-"""keras_hub.layers.RotaryEmbedding, which models of many families use."""
+"""Rotary embeddings as layers that rotate queries and keys."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import tensorflow as tf
-from keras_hub.src.layers.modeling import rotary_embedding
 
 import fusedops.tf as fo
-from fusedops.tf.keras.hub import saved
+from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.layer import HubLayer
 
 
 class FusedRotation(HubLayer):
-    """The rotation itself. KerasHub computes the frequencies, with every kind of scaling."""
+    """Replaces the rotation. KerasHub computes the frequencies, with every kind of scaling."""
 
     needs: ClassVar[tuple[str, ...]] = ("_compute_cos_sin_embedding",)
 
@@ -34,6 +33,4 @@ def _table(embedding: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.broadcast_to(half, tf.concat([tf.shape(tensor)[:1], tf.shape(half)[1:]], 0))
 
 
-@saved
-class RotaryEmbedding(FusedRotation, rotary_embedding.RotaryEmbedding):
-    pass
+__getattr__ = made.counterparts("rotary", FusedRotation)

@@ -22,7 +22,7 @@ class SmolLM3MLP(GatedMLP, smollm3_layers.SmolLM3MLP):
 
 @saved
 class SmolLM3RotaryEmbedding(HubLayer, smollm3_layers.SmolLM3RotaryEmbedding):
-    """KerasHub's gives cosines and sines to the attention; ours turns queries and keys for an attention of ours."""
+    """KerasHub's passes cosines and sines to the attention. Ours rotates queries and keys for an attention of ours."""
 
     needs = ("inv_freq", "attention_scaling")
 
@@ -30,7 +30,7 @@ class SmolLM3RotaryEmbedding(HubLayer, smollm3_layers.SmolLM3RotaryEmbedding):
         return self._lacks()  # it has all that it needs before it is built
 
     def rotated(self, x: tf.Tensor, start_index: Any) -> tf.Tensor:
-        """[B, T, H, D], turned; the angles are computed in float32, and rounded to x's dtype as KerasHub's are."""
+        """[B, T, H, D], rotated. The angles are computed in float32, and their functions rounded to x's dtype."""
         positions = tf.range(tf.shape(x)[1], dtype=tf.float32) + tf.cast(start_index, tf.float32)
         angles = positions[:, tf.newaxis] * tf.cast(self.inv_freq, tf.float32)
         cos, sin = (tf.cast(table * self.attention_scaling, x.dtype) for table in (tf.cos(angles), tf.sin(angles)))

@@ -44,7 +44,7 @@ class T5TransformerLayer(HubLayer, t5_transformer_layer.T5TransformerLayer):
         mask, bias, training = given.attention_mask, given.position_bias, given.training
         cache, index = given.self_attention_cache, given.self_attention_cache_update_index
         cross_cache = given.cross_attention_cache
-        if given.use_causal_mask and bias is None:  # which has the mask in it
+        if given.use_causal_mask and bias is None:  # a bias includes the mask
             mask = self._compute_self_attention_mask(given.hidden_states, mask, cache, index)
         x, position_bias, self_cache = self.self_attention(
             self.self_attention_layer_norm(given.hidden_states),

@@ -12,7 +12,7 @@ from fusedops.tf.keras.hub.mlp import GatedMLP
 
 
 class DroppingMLP(GatedMLP):
-    """With dropout behind the gate."""
+    """A gated MLP with dropout behind the gate."""
 
     def call(self, x: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         return self._down(self.dropout(self._gated(x), training=training))

@@ -12,7 +12,7 @@ from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_
 from fusedops.tf.keras.attention import MultiHeadAttention
 from fusedops.tf.keras.dropout import add
 from fusedops.tf.keras.hub import saved
-from fusedops.tf.keras.hub.causal import kept_of_decoder
+from fusedops.tf.keras.hub.causal import decoder_visibility
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.residual import add_norm
 
@@ -59,7 +59,7 @@ class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
 
 @saved
 class CachedMultiHeadAttention(HubLayer, MultiHeadAttention, cached_multi_head_attention.CachedMultiHeadAttention):
-    """KerasHub's code projects and keeps the cache, and then calls Keras's attention, which is ours."""
+    """KerasHub's code projects and caches, then calls Keras's attention, which is ours."""
 
     def why_not(self, inputs: Any = None) -> str | None:
         return super().why_not(inputs) or MultiHeadAttention.why_not(self, inputs)
@@ -80,7 +80,7 @@ class TransformerDecoder(HubLayer, transformer_decoder.TransformerDecoder):
     ) -> Any:
         masks = (decoder_sequence, decoder_padding_mask, decoder_attention_mask)
         cache = (self_attention_cache, self_attention_cache_update_index)
-        everything = partial(super()._compute_self_attention_mask, *masks, use_causal_mask, *cache)
+        make_mask = partial(super()._compute_self_attention_mask, *masks, use_causal_mask, *cache)
         if not use_causal_mask or type(self._self_attention_layer) is not CachedMultiHeadAttention:
-            return everything()
-        return kept_of_decoder(everything, *masks, *cache)
+            return make_mask()
+        return decoder_visibility(make_mask, *masks, *cache)
