@@ -1,4 +1,4 @@
-"""What the benchmark knows of each operator: one record, in the file of its family."""
+"""The benchmark's record of each operator, in the file of its family."""
 
 from benchmarks.operators import (
     activations,

@@ -1,6 +1,6 @@
-"""softmax, and attention: a case's shape is batch, positions, heads, features, and its work is arithmetic.
+"""softmax and attention. The shape of attention is batch, positions, heads, features; it is bound by arithmetic.
 
-Of decoding it is the shape of the keys, and the work is to read them and the values.
+In decoding the shape is that of the keys, and the call is bound by reading keys and values.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.operators.record import Function, Input, Layout, Operator
 
-HEAD = 128  # features
-GROUP = 4  # heads of the query that share one of the keys, in decoding
+HEAD = 128  # features of a head
+GROUP = 4  # query heads per key head in decoding
 BACKENDS = {"cuDNN": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "math": "MATH"}
 
 
@@ -35,7 +35,7 @@ def _one_query(case: Any) -> Layout:
 
 
 def _of_backend(causal: bool, backend: str = "") -> Callable[[Any], Function]:
-    """PyTorch's own by one of its backends, or by the one that it takes."""
+    """PyTorch's own attention by one of its backends, or by the one that it selects."""
 
     def build(torch: Any) -> Function:
         own = torch.nn.functional.scaled_dot_product_attention
@@ -97,7 +97,7 @@ OPERATORS = (
         function="attention",
         inputs=(Input("q", _one_query), Input("k", _keys), Input("v", _keys)),
         outputs={"out": _one_query},
-        operations=(4 * GROUP, 0),  # of an element of the keys and its value: a product and a sum each
+        operations=(4 * GROUP, 0),  # per element of the keys: a product and a sum with the key, and with the value
         formula=lambda n: partial(n.attention, causal=False),
         torch=_of_backend(causal=False),
         torch_others=_backends(causal=False),

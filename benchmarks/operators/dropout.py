@@ -22,7 +22,7 @@ def _dropout_add_rms_norm(n: Any) -> Function:
 OPERATORS = (
     Operator(
         "dropout_add",
-        # The gradient of the residual is the upstream one.
+        # The gradient of the residual is the upstream gradient.
         inputs=(Input("x"), Input("residual", gradient=False)),
         options=lambda case: {"rate": RATE},
         moves=(3, 2),

@@ -12,13 +12,13 @@ ALL: dict[str, Any] = {"elementwise": True, "smallest": (16,)}
 OPERATORS = (
     Operator(
         "axpby",
-        # The gradient of b is the upstream one.
+        # The gradient of b is the upstream gradient.
         inputs=(Input("a", scalar, values=NUMBER), Input("x"), Input("b", gradient=False)),
         moves=(3, 3),
         operations=(2, 3),
         formula=lambda n: lambda a, x, b: a * x + b,
         expression="a * x + b",
-        registered=lambda a, x, b: (a, x, b, 0.0),  # a as a tensor and as a number, of which one is used
+        registered=lambda a, x, b: (a, x, b, 0.0),  # a as a tensor and as a number, only one of which is used
         **ALL,
     ),
     Operator(

@@ -1,4 +1,4 @@
-"""Norms and activations whose results have 8 bits, with a scale for each row."""
+"""Norms and activations with results in 8 bits and a scale for each row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _of_rows(case: Any) -> Layout:
 
 
 def _rounded(of_wide: Callable[[Any], Function]) -> Callable[[Any], Function]:
-    """A formula's first result in 8 bits and its scale, then the others."""
+    """A formula with its first result in 8 bits, then the scale, then the other results."""
 
     def formula(n: Any) -> Function:
         wide = of_wide(n)
@@ -34,7 +34,7 @@ def _rounded(of_wide: Callable[[Any], Function]) -> Callable[[Any], Function]:
     return formula
 
 
-# x is read and half as many bytes are written. What others compute is rounded twice, to 16 bits and to 8.
+# x is read and half as many bytes are written. Baselines round twice, to 16 bits and to 8.
 ALL: dict[str, Any] = {"outputs": {"out": whole, "scale": _of_rows}, "in_8_bits": True, "floors": (1.05, 0.0)}
 
 OPERATORS = (

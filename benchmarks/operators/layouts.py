@@ -1,4 +1,4 @@
-"""What a case takes and returns, for both frameworks, as the operator's record says."""
+"""The inputs and results of a case, for both frameworks, from the operator's record."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.operators.record import Function, Input, Layout
 
 
 def layouts(case: Case) -> dict[str, Layout]:
-    """Of the inputs that are tensors, and of the upstream gradients where the case has any."""
+    """The layouts of the inputs that are tensors, and of upstream gradients if the case has any."""
     return {x.name: x.layout(case) for x in _tensors(case) if x.layout}
 
 
 def results(case: Case) -> list[Layout]:
-    """Of what a contender's call returns: outputs, gradients, or both."""
+    """The layouts of a call's results: outputs, gradients, or both."""
     operator = OPERATORS[case.operator]
     found = [] if case.variant == "backward" else [layout(case) for layout in operator.outputs.values()]
     if "backward" in case.variant:
@@ -27,12 +27,12 @@ def results(case: Case) -> list[Layout]:
 
 
 def drawn(case: Case, draw: Callable[[Case, Input, Layout], Any]) -> dict[str, Any]:
-    """All that a call takes, in order, then the upstream gradients."""
+    """All arguments of a call, in order, then the upstream gradients."""
     return {x.name: draw(case, x, x.layout(case)) if x.layout else x.values for x in _tensors(case)}
 
 
 def _tensors(case: Case) -> list[Input]:
-    """The inputs, and the upstream gradients: that of a single number is left to the framework."""
+    """The inputs, and the upstream gradients. That of a single number is left to the framework."""
     operator = OPERATORS[case.operator]
     found = list(operator.inputs)
     if "backward" in case.variant:
@@ -45,9 +45,9 @@ def dtype_of(case: Case, x: Input) -> str:
 
 
 def formula(functions: dict[str, Any], matmul: Callable[[bool, bool], Function], case: Case) -> Function:
-    """The operator's formula over a framework's functions; `matmul` makes the product of what may be transposed."""
+    """The operator's formula over a framework's functions. `matmul` makes the product for given transposes."""
     of_operator = OPERATORS[case.operator].formula
-    assert of_operator  # only a model has none
+    assert of_operator  # only models have none
     return of_operator(SimpleNamespace(**functions, matmul=matmul(*case.transposes)))
 
 
@@ -61,13 +61,13 @@ def public(package: Any, case: Case) -> Function:
 
 
 def expression(package: Any, case: Case, name: str | None = None) -> Function:
-    """The same as an expression, which is made here."""
+    """The operator as an expression, which is made here."""
     operator = OPERATORS[case.operator]
     function: Function = package.elementwise(operator.expression, inputs=operator.names, name=name)
     return function
 
 
 def has_both(case: Case) -> bool:
-    """An operator of fusedops's, and an expression beside it."""
+    """True if fusedops has the operator, and an expression computes it, too."""
     operator = OPERATORS[case.operator]
     return bool(operator.expression) and not operator.own

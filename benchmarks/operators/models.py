@@ -1,4 +1,4 @@
-"""No operators: models, optimizers, steps on several GPUs. Their contenders make the inputs themselves."""
+"""Models, optimizers, and steps on several GPUs. Their baselines make the inputs themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rms_norm, layer_norm, and both of a sum."""
+"""rms_norm and layer_norm, alone and of a sum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.operators.record import Function, Input, Operator, of_a_row, who
 
 EPS_RMS, EPS_LAYER = 1e-6, 1e-5
 WEIGHT, BIAS = Input("weight", of_a_row, parameter=True), Input("bias", of_a_row, parameter=True)
-# As expressions, of h and of d = h - mean(h).
+# As expressions in h and in d = h - mean(h).
 NORMED_RMS = f"h * rsqrt(mean(h * h) + {EPS_RMS}) * weight"
 NORMED_LAYER = f"d * rsqrt(mean(d * d) + {EPS_LAYER}) * weight + bias"
 AHEAD = {"XLA": 2.0, "eager": 5.0}
@@ -56,7 +56,7 @@ def _quack_layer_norm(quack: Any) -> Function:
     norms = import_module("quack.rmsnorm")
 
     class LayerNorm(torch.autograd.Function):
-        """QuACK has both directions, and nothing that joins them."""
+        """QuACK has both directions, but no autograd function for them."""
 
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What fusedops has no operator for: expressions of a user's own."""
+"""Expressions for which fusedops has no operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""matmul, and linear layers: a case's shape is M, N, K, and its work is arithmetic."""
+"""matmul and linear layers. The shape is M, N, K; the call is bound by arithmetic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _bias(case: Any) -> Layout:
 
 
 def _weights(seed: int) -> Callable[[Shape], np.ndarray]:
-    """As a layer has them: larger ones would leave little of its bias and of how its activation bends."""
+    """Weights of a layer's usual size. Larger ones would hide its bias and the curvature of its activation."""
     return lambda shape: np.random.default_rng(seed).standard_normal(shape, np.float32) * shape[-1] ** -0.5
 
 
@@ -63,10 +63,10 @@ def _torch_linear_cross_entropy(torch: Any) -> Function:
 
 
 def _quack_linear_cross_entropy(quack: Any) -> Function:
-    # It knows a kernel by all that its code refers to, among which is the DSL's logger: with DSL 4.7 it does not import
-    # without this.
+    # QuACK identifies a kernel by everything that its code refers to, including the DSL's logger. With DSL 4.7 it does
+    # not import without this.
     setattr(logging.Logger, "__quack_semantic_key__", lambda logger: logger.name)  # noqa: B010
-    # Imported by the call: where this module does not fit the CUTLASS DSL that is there, the others still do.
+    # Imported by the call: if this module does not support the installed CUTLASS DSL, other modules still may.
     module = f"{quack.__name__}.linear_cross_entropy"
     return lambda x, weight, labels: import_module(module).chunked_linear_cross_entropy(x, weight, labels)
 
@@ -77,7 +77,7 @@ OPERATORS = (
         inputs=(Input("a", _a), Input("b", _b)),
         outputs={"out": _c},
         options=lambda case: dict(zip(("transpose_a", "transpose_b"), case.transposes, strict=True)),
-        formula=lambda n: n.matmul,  # of the transposes of the case
+        formula=lambda n: n.matmul,  # with the transposes of the case
     ),
     Operator(
         "linear",

@@ -22,7 +22,7 @@ def _positions_as_rows(case: Any) -> Layout:
 
 
 def _turned(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Shape], np.ndarray]:
-    """The cosines or sines of its angles."""
+    """The cosines or sines of the angles of `_of_positions`."""
 
     def values(shape: Shape) -> np.ndarray:
         positions, pairs = shape
@@ -52,7 +52,7 @@ def _torch_rope(torch: Any) -> Function:
 
 def _liger_rope(ops: Any) -> Function:
     def rope(x: Any, cos: Any, sin: Any) -> Any:
-        # It rotates queries and keys in place: here, one half of the batch each, so that both are contiguous.
+        # It rotates queries and keys in place: here one half of the batch each, so that both are contiguous.
         if x.requires_grad:
             raise NotImplementedError("rotates in place")
         half = x.shape[0] // 2
