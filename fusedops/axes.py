@@ -112,14 +112,6 @@ class _Term:
     is_broadcast: bool
     weight: str | None
 
-    @property
-    def has_leading(self) -> bool:
-        return _LEADING in self.axes
-
-    @property
-    def begins_with_leading(self) -> bool:
-        return self.axes[:1] == (_LEADING,)
-
 
 @dataclass(frozen=True)
 class _Terms:

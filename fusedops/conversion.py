@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 OTHER_MASKS = "with the same seed, dropout drops other elements than before: its random numbers are fusedops's"
 
@@ -119,13 +119,17 @@ class Rules(ABC):
         return ()
 
 
+# found: it belonged to fusedops before; computed: by the kernel of an enclosing part.
+Status: TypeAlias = Literal["replaced", "found", "computed", "kept", "ignored"]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a conversion for one part."""
 
     thing: Any
     kind: type  # its class before
-    status: Literal["replaced", "found", "computed", "kept", "ignored"]  # computed: by the kernel of an enclosing part
+    status: Status
     reason: str = ""  # why it was skipped, or the condition under which the kernel computes it
     became: str = ""  # the new class of a replaced part
 
@@ -144,24 +148,8 @@ class Report:
         self.further: list[str] = []  # lines on conversions of other things than modules or layers
         self.notes: list[str] = []
 
-    def replace(self, thing: Any, kind: type) -> None:
-        """Records a part of class `kind` that has become its counterpart."""
-        became = self.rules.becomes(thing)
-        self.outcomes.append(Outcome(thing, kind, "replaced", self.rules.condition(thing), became))
-
-    def find(self, thing: Any) -> None:
-        """Records a part that belonged to fusedops before."""
-        self.outcomes.append(Outcome(thing, type(thing), "found", self.rules.condition(thing)))
-
-    def keep(self, thing: Any, reason: str) -> None:
-        self.outcomes.append(Outcome(thing, type(thing), "kept", reason))
-
-    def compute(self, thing: Any) -> None:
-        """Records a part whose work an enclosing kernel does."""
-        self.outcomes.append(Outcome(thing, type(thing), "computed"))
-
-    def ignore(self, thing: Any) -> None:
-        self.outcomes.append(Outcome(thing, type(thing), "ignored"))
+    def add(self, thing: Any, status: Status, reason: str = "", kind: type | None = None, became: str = "") -> None:
+        self.outcomes.append(Outcome(thing, kind or type(thing), status, reason, became))
 
     def has_replaced(self, kind: type) -> bool:
         """True if a part of exactly this class was replaced."""
@@ -240,11 +228,11 @@ def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
     computed = rules.computed(things)
     for thing in rest:
         if thing in computed:
-            report.compute(thing)
+            report.add(thing, "computed")
         elif reason := rules.kept(thing):
-            report.keep(thing, reason)
+            report.add(thing, "kept", reason)
         else:
-            report.ignore(thing)
+            report.add(thing, "ignored")
 
 
 def revert(things: Iterable[Any], rules: Rules) -> None:
@@ -261,9 +249,9 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
     if rules.is_ours(thing):
         reason = thing.why_not()
         if reason:
-            report.keep(thing, reason)
+            report.add(thing, "kept", reason)
         else:
-            report.find(thing)
+            report.add(thing, "found", rules.condition(thing))
         return True
     if not rules.has_counterpart(kind):
         return False
@@ -271,9 +259,9 @@ def _convert(thing: Any, rules: Rules, report: Report) -> bool:
     if reason == "":  # it has the code of a known class by chance
         return False
     if reason:
-        report.keep(thing, reason)
+        report.add(thing, "kept", reason)
     else:
-        report.replace(thing, kind)
+        report.add(thing, "replaced", rules.condition(thing), kind, rules.becomes(thing))
     return True
 
 

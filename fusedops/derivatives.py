@@ -147,11 +147,6 @@ def _subsets(names: tuple[str, ...]) -> list[tuple[str, ...]]:
     return [some for n in range(len(names) + 1) for some in itertools.combinations(names, n)]
 
 
-def _refusing(operator: Operator) -> Gradient:
-    gradients = {x.name: REFUSED for x in operator.inputs}
-    return Gradient(lambda f, c, *dy: gradients, saves=())
-
-
 def _of_needed(operator: Operator, gradient: Gradient) -> Gradient:
     """The gradient without upstream gradients of outputs that the call did not need: those are empty."""
     needs = tuple(f"need_{x.name}" for x in operator.outputs)
@@ -168,7 +163,8 @@ def derivative_of(table: Mapping[str, Operator], operator: Operator) -> Gradient
     """The declared derivative, or the formula of a backward operator. Without either, all gradients are refused."""
     if not operator.derivative:
         formula = GRADIENTS.get(operator.name)
-        return _refusing(operator) if formula is None else _of_needed(operator, formula)
+        refused = {x.name: REFUSED for x in operator.inputs}
+        return Gradient(lambda f, c, *dy: refused, ()) if formula is None else _of_needed(operator, formula)
     derivative = Derivative(table, operator)
     reads = derivative.reads(derivative.names)
     tensors = (*derivative.names, *(x.name for x in operator.outputs))

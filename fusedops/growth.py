@@ -56,8 +56,8 @@ class Growth:
                     except Exception as error:
                         refused[operator.name] = error
                         del self.table[operator.name]
-        for error in refused.values():
-            raise error
+        for refusal in refused.values():
+            raise refusal
 
 
 def add(library: ctypes.CDLL, operators: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-// Reads what an OpDef says about one node. A graph's shape function and a kernel's constructor both ask.
+// Reads the attributes of a node, for shape functions in graphs and for constructors of kernels.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ absl::Status read_attributes(const Node& node, const Operator& op, Value* values
   return absl::OkStatus();
 }
 
-// How many tensors the node has for this input: one, or none for an absent one, or those of a list.
+// The number of tensors of an input: one, or none for an absent optional input, or the length of a list.
 template <class Node>
 absl::Status read_count(const Node& node, const Rule& rule, int input, int64_t* count) {
   const Input& declared = rule.op.inputs[input];
@@ -86,8 +86,8 @@ absl::Status read_count(const Node& node, const Rule& rule, int input, int64_t* 
   return invalid(rule.must(input, "be one tensor or none", std::to_string(*count) + " tensors"));
 }
 
-// An OpDef takes the dtype of an output from an input or from the node, and cannot ask the rule. Nothing is wrong with
-// an output without elements, such as the gradient of an absent input.
+// The dtype of an output in an OpDef comes from an input or from the node, not from `infer`. An output without
+// elements, such as the gradient of an absent input, may have any.
 inline absl::Status check_output_dtype(const Rule& rule, int output, tensorflow::DataType dtype) {
   const Shape& shape = rule.outputs[output];
   const DType got = core_dtype(dtype);

@@ -4,7 +4,7 @@
 
 namespace fusedops::tf_binding {
 
-// A tensor in rows without gaps, as all of TensorFlow's and XLA's are. `strides` has room for `rank` of them.
+// A row-major view without gaps, as of all tensors of TensorFlow and XLA. `strides` has room for `rank` of them.
 inline View dense_view(void* data, DType dtype, int rank, const int64_t* sizes, int64_t* strides) {
   int64_t stride = 1;
   for (int d = rank - 1; d >= 0; stride *= sizes[d--]) strides[d] = stride;

@@ -1,4 +1,4 @@
-// FusedopsKeep(y, saved...) is y. Not an operator of the core: fusedops/tf/calls.py says what it is for.
+// FusedopsKeep(y, saved...) returns y. It is not an operator of the core: fusedops/tf/calls.py explains its use.
 #include "registration.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"

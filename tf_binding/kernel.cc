@@ -1,5 +1,5 @@
-// One kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels says so when
-// one is called: unregistered, it would be copied to the CPU and back in silence.
+// One kernel class for every declared operator, on the CPU and on the GPU. A build without CUDA kernels registers GPU
+// kernels that raise an error: otherwise TensorFlow would copy tensors to the CPU and back without notice.
 #include <new>
 
 #include "attributes.h"
@@ -14,7 +14,7 @@
 namespace fusedops::tf_binding {
 namespace {
 
-// TensorFlow's threads flush denormal numbers to zero, PyTorch's do only if the user asks for it.
+// TensorFlow's threads flush denormal numbers to zero. PyTorch's do so only on request.
 using IeeeDenormals = tsl::port::ScopedDontFlushDenormal;
 
 void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, void* closure) {
@@ -27,10 +27,10 @@ void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, v
                                               });
 }
 
-// One call: its views and shapes live on the stack, since a small operator is over in a microsecond.
+// One call. Its views and shapes live on the stack, since a small operator takes a microsecond.
 class Execution {
  public:
-  // `counts`: of the tensors of each input; none of an absent one.
+  // `counts`: the number of tensors of each input; 0 for an absent one.
   Execution(const Operator& op, const Value* attributes, const int64_t* counts, bool cuda,
             tensorflow::OpKernelContext* context)
       : op_(op), counts_(counts), context_(context), variables_(context), rule_(op, attributes, items_), call_(op) {
@@ -52,8 +52,8 @@ class Execution {
   }
 
  private:
-  // The tensors of lists, one list behind the other. Their sizes and strides are in one memory, which moves while it
-  // grows: the views point there once all are known.
+  // The tensors of lists, one list after the other. Their sizes and strides share one buffer, which moves while it
+  // grows: the views point into it once all are known.
   struct Items {
     std::vector<View> views;
     std::vector<int64_t> numbers;  // of each tensor the sizes, then the strides
@@ -90,7 +90,7 @@ class Execution {
     const Items& items_;
   };
 
-  // Before anything is read, so that nobody writes in between.
+  // Called before any input is read, so that no other kernel writes in between.
   absl::Status lock_variables() {
     for (int i = 0, position = 0; i < static_cast<int>(op_.inputs.size()); position += counts_[i++])
       for (int item = 0; op_.inputs[i].updated && item < counts_[i]; ++item)
@@ -132,7 +132,7 @@ class Execution {
     call_.inputs[i] = &inputs_[i];
   }
 
-  // Once all is checked: what is updated, in memory of its own.
+  // Called after all checks: gives mutated tensors memory of their own.
   absl::Status make_writable() {
     size_t variables = 0;
     for (size_t i = 0; i < op_.inputs.size(); ++i) {
@@ -224,17 +224,16 @@ class Kernel : public tensorflow::OpKernel {
   int64_t counts_[kMaxInputs];
 };
 
+template <bool kCuda>
+tensorflow::OpKernel* make_kernel(const Operator& op, tensorflow::OpKernelConstruction* node) {
+  return new Kernel(op, kCuda, node);
+}
+
 }  // namespace
 
 void register_kernels(const Operator& op) {
-  register_kernel(op, tensorflow::DEVICE_CPU,
-                  [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
-                    return new Kernel(op, false, node);
-                  });
-  register_kernel(op, tensorflow::DEVICE_GPU,
-                  [](const Operator& op, tensorflow::OpKernelConstruction* node) -> tensorflow::OpKernel* {
-                    return new Kernel(op, true, node);
-                  });
+  register_kernel(op, tensorflow::DEVICE_CPU, make_kernel<false>);
+  register_kernel(op, tensorflow::DEVICE_GPU, make_kernel<true>);
 }
 
 }  // namespace fusedops::tf_binding

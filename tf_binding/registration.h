@@ -1,4 +1,4 @@
-// Registers kernels with TensorFlow, and each row of the table once: the built-in ones while a library is loaded,
+// Registers kernels with TensorFlow, and each operator of the table once: built-in ones while a library is loaded,
 // others when a process has added them.
 #pragma once
 
@@ -31,7 +31,7 @@ inline bool has_kernel(const std::string& op, const char* device) {
   return tensorflow::KernelDefAvailable(tensorflow::DeviceType(device), node);
 }
 
-// `on_host`: the inputs that are handles of variables.
+// `on_host`: the inputs in host memory, which are handles of variables.
 inline void register_kernel(const std::string& op, const char* device,
                             std::unique_ptr<tensorflow::kernel_factory::OpKernelFactory> factory,
                             const std::vector<std::string>& on_host = {}) {
@@ -41,8 +41,8 @@ inline void register_kernel(const std::string& op, const char* device,
   tensorflow::kernel_factory::OpKernelRegistrar(builder.Build(), op, std::move(factory));
 }
 
-// Of an operator for one device. Nothing, if a copy of this library did so before: of two kernels TensorFlow would run
-// neither.
+// Registers the kernel of an operator for one device, unless a copy of this library has done so: TensorFlow runs
+// neither of two kernels.
 inline void register_kernel(const Operator& op, const char* device, MakeKernel make) {
   const std::string type = type_name(op.name);
   std::vector<std::string> variables;
@@ -51,11 +51,11 @@ inline void register_kernel(const Operator& op, const char* device, MakeKernel m
   if (!has_kernel(type, device)) register_kernel(type, device, std::make_unique<KernelFactory>(op, make), variables);
 }
 
-// The rows that a library has not registered yet.
-class NewRows {
+// The operators that a library has not registered yet.
+class NewOperators {
  public:
-  // Calls `add` once for each, and leaves out what it refuses. Returns null or the first refusal, which lasts until the
-  // thread's next.
+  // Calls `add` once for each, and skips those that it refuses. Returns null or the first refusal, which is valid until
+  // the thread's next call.
   const char* registered(Status (*add)(const Operator& op)) {
     thread_local std::string refusal;
     refusal.clear();

@@ -17,8 +17,8 @@ bool has_own_dtype(const Operator& op, const Output& output) {
   return true;
 }
 
-// An argument of an operator that a process has added may have any name; TensorFlow takes lower-case ones, and writes
-// Python in which some mean something else. Nobody calls it by what it is named here.
+// An argument of an operator that a process has added may have any name. TensorFlow takes lower-case names only, and
+// generates Python code that reserves some. No caller uses the name made here.
 std::string argument_name(const Operator& op, const char* name, size_t place) {
   if (std::ranges::any_of(built_in_operators(), [&](const Operator& other) { return &other == &op; })) return name;
   std::string lower = name;
@@ -28,7 +28,7 @@ std::string argument_name(const Operator& op, const char* name, size_t place) {
 
 namespace {
 
-// An attribute is a parameter of that Python, under its own name.
+// Attributes are parameters of the generated Python function, under their own names.
 bool is_good_attribute(std::string_view name) {
   static constexpr std::string_view kTaken[] = {"name", "ctx",   "tld",       "pywrap_tfe", "isinstance",    "len",
                                                 "list", "tuple", "TypeError", "ValueError", "NotImplemented"};
@@ -39,7 +39,7 @@ void add_input(const Operator& op, size_t place, tensorflow::OpDefBuilder& build
   const Input& input = op.inputs[place];
   const std::string name = argument_name(op, input.name, place);
   const std::string type = type_attribute(input.name), count = count_attribute(input.name);
-  // What is updated is a variable, whose dtype its handle does not tell: add_variable_type().
+  // A mutated input is a variable. Its handle does not tell the dtype: add_variable_type().
   if (!input.updated) builder.Attr(type + (is_counted(input) ? ": type = DT_FLOAT" : ": type"));
   if (is_counted(input)) builder.Attr(count + ": int >= 0");
   builder.Input(name + ": " + (is_counted(input) ? count + " * " : "") + (input.updated ? "resource" : type));
@@ -56,15 +56,15 @@ void add_output(const Operator& op, size_t place, tensorflow::OpDefBuilder& buil
   builder.Output(argument_name(op, output.name, op.inputs.size() + place) + ": " + type);
 }
 
-// Doubles travel as text: TensorFlow's float attributes have 32 bits.
+// Doubles are passed as text: TensorFlow's float attributes have 32 bits.
 void add_attribute(const Attribute& attribute, tensorflow::OpDefBuilder& builder) {
   static constexpr const char* kTypes[] = {"string", "int", "bool", "string", "string"};
   const std::string type = kTypes[static_cast<int>(attribute.type)], quote = type == "string" ? "'" : "";
   builder.Attr(std::string(attribute.name) + ": " + type + " = " + quote + attribute.value + quote);
 }
 
-// The order of the attributes is the order of the parameters in the generated Python function: the declared ones, then
-// the dtypes of outputs, then those of variables.
+// The order of the attributes is that of the parameters of the generated Python function: declared ones, dtypes of
+// outputs, dtypes of variables.
 absl::Status define(const Operator& op, tensorflow::OpRegistrationData* data) {
   tensorflow::OpDefBuilder builder(type_name(op.name));
   for (size_t i = 0; i < op.inputs.size(); ++i) add_input(op, i, builder);
@@ -72,7 +72,7 @@ absl::Status define(const Operator& op, tensorflow::OpRegistrationData* data) {
   for (size_t i = 0; i < op.outputs.size(); ++i) add_output(op, i, builder);
   for (const Input& input : op.inputs) add_variable_type(input, builder);
   for (const Input& input : op.inputs)
-    if (input.updated) builder.SetIsStateful();  // called for its effect, in order, and as often as the program says
+    if (input.updated) builder.SetIsStateful();  // TensorFlow must neither drop nor reorder its calls
   builder.SetShapeFn([&op](tensorflow::shape_inference::InferenceContext* graph) { return infer_shapes(op, graph); });
   TF_RETURN_IF_ERROR(builder.Finalize(data));
   return tensorflow::ValidateOpDef(data->op_def);
@@ -80,7 +80,7 @@ absl::Status define(const Operator& op, tensorflow::OpRegistrationData* data) {
 
 }  // namespace
 
-// What TensorFlow is given must be right: it ends the process otherwise.
+// Checks the OpDef first: TensorFlow ends the process for a wrong one.
 Status register_schema(const Operator& op) {
   for (const Attribute& attribute : op.attributes)
     if (!is_good_attribute(attribute.name))

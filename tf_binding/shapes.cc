@@ -1,4 +1,4 @@
-// Runs the shape rules while a graph is being built, when ranks and dimensions may still be unknown.
+// Runs `infer` while a graph is being built, when ranks and dimensions may be unknown.
 #include "shapes.h"
 
 #include <vector>
@@ -12,7 +12,7 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// An unknown dimension is the symbol -1 - i, i being its place in `unknown_`.
+// An unknown dimension is the symbol -1 - i, where i is its index in `unknown_`.
 class GraphRule : public Rule {
  public:
   GraphRule(const Operator& op, const Value* attributes, InferenceContext* graph)
@@ -45,7 +45,7 @@ class GraphRule : public Rule {
     return this->dim(known ? divided : graph_->UnknownDim());
   }
 
-  // An input whose tensors, `count` of them, stand from this position on.
+  // An input with `count` tensors from this position on.
   absl::Status read_input(int input, int position, int64_t count) {
     const bool is_list = op.inputs[input].kind == Kind::list;
     positions_[input] = position;
@@ -88,7 +88,7 @@ class GraphRule : public Rule {
   }
 
  private:
-  // Of a variable, that of its value, if the graph knows it.
+  // The shape of a tensor, or of a variable's value, if the graph knows it.
   ShapeHandle shape(int input, int64_t item) {
     const int position = positions_[input] + static_cast<int>(item);
     if (!op.inputs[input].updated) return graph_->input(position);

@@ -5,7 +5,7 @@
 
 namespace fusedops::tf_binding {
 
-// The shape function of an operator: its rule, over the dimensions of a graph.
+// The shape function of an operator: `infer`, over the dimensions of a graph.
 absl::Status infer_shapes(const Operator& op, tensorflow::shape_inference::InferenceContext* graph);
 
 }  // namespace fusedops::tf_binding

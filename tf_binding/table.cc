@@ -1,5 +1,5 @@
-// Makes every row of the table an operator of TensorFlow's: the built-in ones while TensorFlow loads this library, and
-// those that a process adds when fusedops.tf asks for it.
+// Registers every operator of the table with TensorFlow: the built-in ones while TensorFlow loads this library, and
+// those that a process adds when fusedops.tf calls fusedops_tf_register_new.
 #include "table.h"
 
 #include "registration.h"
@@ -14,22 +14,22 @@ Status add(const Operator& op) {
 }
 
 const char* register_new() {
-  static NewRows rows;
-  return rows.registered(add);
+  static NewOperators operators;
+  return operators.registered(add);
 }
 
-// A refusal appears when fusedops.tf looks for the operator.
+// fusedops.tf reports a refusal when it looks for the operator.
 [[maybe_unused]] const bool registered = (register_new(), true);
 
 }  // namespace
 }  // namespace fusedops::tf_binding
 
-// Registers the rows that were added to the table. Null, or a sentence about the first one that TensorFlow cannot have,
-// which lasts until the thread's next. Threads may call it at once.
+// Registers the operators that were added to the table. Returns null, or a sentence about the first one that TensorFlow
+// refuses, which is valid until the thread's next call. Threads may call it concurrently.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_tf_register_new() { return fusedops::tf_binding::register_new(); }
 
-// The OpDef of a row, in a serialized OpList of this many bytes, which lasts until the thread's next; null, if
-// TensorFlow does not have it.
+// The OpDef of an operator in a serialized OpList of `bytes` bytes, which is valid until the thread's next call. Null
+// if TensorFlow does not have it.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_tf_op_list(const char* name, int64_t* bytes) {
   using namespace fusedops;
   const Operator* op = find_operator(name);

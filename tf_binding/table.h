@@ -1,4 +1,4 @@
-// What the rows of the table are in TensorFlow.
+// The operators of the table in TensorFlow.
 #pragma once
 
 #include "core/declaration/operator.h"
@@ -6,13 +6,13 @@
 
 namespace fusedops::tf_binding {
 
-// Gives TensorFlow the OpDef of a row, unless it has that very one.
+// Registers the OpDef of an operator, unless the identical one is registered.
 Status register_schema(const Operator& op);
 
-// The OpDef of a row as TensorFlow has it; null, if it refused it.
+// The registered OpDef of an operator; null if TensorFlow has refused it.
 const tensorflow::OpDef* registered_schema(const Operator& op);
 
-// Those of a row for the CPU and for the GPU.
+// Registers the kernels of an operator for the CPU and for the GPU.
 void register_kernels(const Operator& op);
 
 }  // namespace fusedops::tf_binding

@@ -37,7 +37,7 @@ absl::Status Variables::make_writable(size_t place) {
   TF_RETURN_IF_ERROR(context_->allocate_temp(value->dtype(), value->shape(), &copy, attributes));
   absl::Status copied;
   if (const auto* device = context_->op_device_context()) {
-    // Queued on the device's stream, like the kernel behind it.
+    // Queued on the device's stream, before the kernel.
     device->CopyTensorInSameDevice(value, static_cast<tensorflow::Device*>(context_->device()), &copy,
                                    [&copied](const absl::Status& status) { copied = status; });
   } else {

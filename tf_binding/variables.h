@@ -1,4 +1,4 @@
-// The variables that a call updates, held for its duration.
+// The variables that a call mutates, locked for its duration.
 #pragma once
 
 #include <vector>
@@ -15,18 +15,16 @@ class Variables {
   ~Variables();
   Variables(const Variables&) = delete;
 
-  // The variable whose handle is the input in this position.
+  // Adds the variable whose handle is the input at this position.
   absl::Status add(int position);
 
-  // Locks all, in the order that TensorFlow's own kernels keep: by address. A variable that is given twice, once.
+  // Locks each variable once, in order of address, as TensorFlow's own kernels do.
   void lock();
 
-  // While they are locked: the value of the one that was added in this place; and the same in memory that no other
-  // tensor shares, which a reader may still hold.
+  // Both need the lock. `place` is the index in the order of `add`. make_writable gives the value memory that it shares
+  // with no other tensor, such as one that a reader still holds.
   tensorflow::Tensor* value(size_t place) const { return variables_[place]->tensor(); }
   absl::Status make_writable(size_t place);
-
-  size_t size() const { return variables_.size(); }
 
  private:
   tensorflow::OpKernelContext* context_;

@@ -103,20 +103,10 @@ def _row_largest(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
     return (guarded(g, share, beyond, holds=False),)
 
 
-def _rsqrt(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    cube = g.apply("mul", g.apply("mul", y, y), y)
-    return (product(g, v, cube) * -0.5,)
-
-
 def _erf(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
     (a,) = y.operands
     slope = g.apply("exp", g.apply("neg", g.apply("mul", a, a)))
     return (product(g, v, slope) * (2 / math.sqrt(math.pi)),)
-
-
-def _tanh(g: Graph, y: Node, v: Term) -> tuple[Term, ...]:
-    twice = g.apply("mul", g.constant(2), y.operands[0])
-    return (product(g, v, _sigmoid_slope(g, twice)) * 4,)
 
 
 def _sigmoid_slope(g: Graph, a: Node) -> Node:
@@ -146,10 +136,10 @@ RULES: dict[str, Rule] = {
     "log1p": lambda g, y, v: (divided(g, v, g.apply("add", g.constant(1), y.operands[0])),),
     "expm1": lambda g, y, v: (product(g, v, g.apply("exp", y.operands[0])),),
     "sqrt": lambda g, y, v: (divided(g, v, y) * 0.5,),
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda g, y, v: (product(g, v, g.apply("mul", g.apply("mul", y, y), y)) * -0.5,),
     "sin": lambda g, y, v: (product(g, v, g.apply("cos", y.operands[0])),),
     "cos": lambda g, y, v: (-product(g, v, g.apply("sin", y.operands[0])),),
-    "tanh": _tanh,
+    "tanh": lambda g, y, v: (product(g, v, _sigmoid_slope(g, g.apply("mul", g.constant(2), y.operands[0]))) * 4,),
     "sigmoid": lambda g, y, v: (product(g, v, _sigmoid_slope(g, y.operands[0])),),
     "erf": _erf,
     "cdf": lambda g, y, v: (product(g, v, g.apply("pdf", y.operands[0])),),

@@ -34,6 +34,7 @@ class Elementwise(Generic[TensorLike, Tensor]):
     def __init__(self, expression: str, inputs: Sequence[str] | None = None, name: str | None = None) -> None:
         self.given = expression, inputs, name
         self._expression = Expression(expression, inputs, name)
+        self.expression, self.inputs = expression, self._expression.inputs
         self._of_tensors, *_ = map(self.registry.operator, self._expression.all_recorded())
         self.__name__ = self.__qualname__ = self._expression.name or "elementwise"
         parameter = inspect.Parameter
@@ -44,14 +45,6 @@ class Elementwise(Generic[TensorLike, Tensor]):
     def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """The operator for values some of which are numbers, and its arguments."""
         raise NotImplementedError
-
-    @property
-    def expression(self) -> str:
-        return self._expression.text
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self._expression.inputs
 
     @property
     def source(self) -> str:

@@ -99,7 +99,9 @@ class _Parser:
                 self.advance()
                 results = self.results()
             elif first.kind == "name" and _ASSIGNED.match(self.text, first.at):
-                self.check_assignable(first)
+                self.check_word(first)
+                if first.text in FUNCTIONS:
+                    self.fail(f"the function {first.text!r} must not be assigned", first)
                 self.advance()
                 self.advance()
                 last = self.assigned[first.text] = self.expression()
@@ -248,11 +250,6 @@ class _Parser:
         if keyword.iskeyword(token.text):
             advice = "where(c, a, b) chooses" if token.text in ("if", "else", "and", "or", "not") else ""
             self.fail(f"unexpected word {token.text!r}", token, advice)
-
-    def check_assignable(self, token: Token) -> None:
-        self.check_word(token)
-        if token.text in FUNCTIONS:
-            self.fail(f"the function {token.text!r} must not be assigned", token)
 
     def no_operand(self, token: Token) -> NoReturn:
         opened = self.waiting[-1] if self.waiting else None

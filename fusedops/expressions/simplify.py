@@ -19,10 +19,6 @@ def _is(node: Node, value: float) -> bool:
     return node.op == "constant" and node.value == value
 
 
-def _neg(g: Graph, a: Node) -> Node | None:
-    return a.operands[0] if a.op == "neg" else None
-
-
 def _add(g: Graph, a: Node, b: Node) -> Node | None:
     if _is(a, 0):
         return b
@@ -103,13 +99,8 @@ def _where(g: Graph, c: Node, a: Node, b: Node) -> Node | None:
     return None
 
 
-def _row_sum(g: Graph, a: Node) -> Node | None:
-    """The sum of n equal means is n times the mean."""
-    return g.apply("row_sum", a.operands[0]) if a.op == "row_mean" else None
-
-
 _RULES: dict[str, Callable[..., Node | None]] = {
-    "neg": _neg,
+    "neg": lambda g, a: a.operands[0] if a.op == "neg" else None,
     "add": _add,
     "sub": _sub,
     "mul": _mul,
@@ -118,5 +109,6 @@ _RULES: dict[str, Callable[..., Node | None]] = {
     "where": _where,
     "min": lambda g, a, b: a if a is b else None,
     "max": lambda g, a, b: a if a is b else None,
-    "row_sum": _row_sum,
+    # The sum of n equal means is n times the mean.
+    "row_sum": lambda g, a: g.apply("row_sum", a.operands[0]) if a.op == "row_mean" else None,
 }

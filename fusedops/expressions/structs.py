@@ -28,20 +28,11 @@ class InputText(Structure):
 
 class DefinitionStruct(Structure):
     _fields_ = (
-        ("name", c_char_p),
-        ("source", c_char_p),
-        ("inputs", c_int32),
-        ("results", c_int32),
-        ("reductions", c_int32),
-        ("stages", c_int32),
-        ("input", POINTER(InputText)),
-        ("result", POINTER(Result)),
-        ("reduction", POINTER(Reduction)),
-        ("stage_size", POINTER(c_int32)),
-        ("code", POINTER(Instruction)),
-        ("needs", c_int32),
-        ("backward", c_char_p),
-        ("gradients", POINTER(c_char_p)),
+        *(("name", c_char_p), ("source", c_char_p)),
+        *((count, c_int32) for count in ("inputs", "results", "reductions", "stages")),
+        *(("input", POINTER(InputText)), ("result", POINTER(Result)), ("reduction", POINTER(Reduction))),
+        *(("stage_size", POINTER(c_int32)), ("code", POINTER(Instruction)), ("needs", c_int32)),
+        *(("backward", c_char_p), ("gradients", POINTER(c_char_p))),
     )
 
 

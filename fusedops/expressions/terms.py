@@ -75,10 +75,6 @@ def _negated(graph: Graph, condition: Node) -> Node:
     return _compared(graph, "eq", condition)
 
 
-def _is_complement(graph: Graph, a: Node, b: Node) -> bool:
-    return _negated(graph, a) is b or _negated(graph, b) is a
-
-
 def _any_of_row(graph: Graph, guard: Node | None) -> Node | None:
     """The guard of a reduction: 1 if the guard is 1 for any element of the row."""
     return guard if guard is None or guard.uniform else graph.apply("row_max", guard)
@@ -125,7 +121,7 @@ def total(graph: Graph, a: Term, b: Term) -> Term:
         return replace(_sum(graph, a, b), guard=a.guard, masked=a.masked and b.masked)
     if a.guard is None or b.guard is None:
         return _sum(graph, a.mask(graph), b.mask(graph))
-    if _is_complement(graph, a.guard, b.guard):
+    if _negated(graph, a.guard) is b.guard or _negated(graph, b.guard) is a.guard:
         return Term(1.0, graph.apply("where", a.guard, _scaled(graph, a), _scaled(graph, b)))
     either = graph.apply("max", a.guard, b.guard)
     return replace(_sum(graph, a.mask(graph), b.mask(graph)), guard=either, masked=True)

@@ -54,16 +54,11 @@ _ERRORS = """\
 """
 
 
-def _hide_refused(function: Any) -> None:
-    """Hides the arguments that a function takes only to refuse them from its signature."""
-    plain = inspect.signature(function)
-    taken = [p for p in plain.parameters.values() if p.annotation != "Refused"]
-    function.__signature__ = plain.replace(parameters=taken)
-    function.__annotations__ = {x: kind for x, kind in function.__annotations__.items() if kind != "Refused"}
-
-
-for _function in PUBLIC:
-    _hide_refused(_function)
+for _function in PUBLIC:  # hides the arguments that a function takes only to refuse them
+    _plain = inspect.signature(_function)
+    _taken = [p for p in _plain.parameters.values() if p.annotation != "Refused"]
+    _function.__signature__ = _plain.replace(parameters=_taken)
+    _function.__annotations__ = {x: kind for x, kind in _function.__annotations__.items() if kind != "Refused"}
 
 
 def define(module: dict[str, Any]) -> list[str]:

@@ -67,11 +67,11 @@ def bias_act_float8(
         x: [..., columns], float64, float32, float16 or bfloat16. Rows may be strided: they are read in place.
         bias: [columns], of x's dtype, or float32 beside a 16-bit x.
         activation: as in `bias_act`.
-        scale: what values are divided by, of the shape below for `scaling`; float32, or float64 for a float64 x. None
+        scale: the divisor of the values, of the shape below for `scaling`; float32, or float64 for a float64 x. None
             computes it: the largest absolute value over the largest finite number, and at least the smallest normal
             number of its dtype, so that zeros have a scale, too. With an infinity among the values it is infinite, and
             y 0, or NaN where the value is infinite or NaN: a given scale avoids that.
-        scaling: what has a scale of its own: `tensor`, everything, [] (if given, any shape of one element); `row`,
+        scaling: the parts with a scale each: `tensor`, everything, [] (if given, any shape of one element); `row`,
             [..., 1]; `block`, 128 neighbouring elements of a row, [..., ceil(columns / 128)]. A row's scales are those
             of `torch._scaled_mm` and of blockwise kernels; `block` has them row by row.
         dtype: `float8_e4m3fn` or `float8_e5m2`, by name or as a dtype of the framework.

@@ -160,7 +160,7 @@ def dropout_add(
         dx = dropout(dy) with the same seed; of residual, the upstream gradient.
 
     PyTorch:
-        What `dropout` says of seeds and rates.
+        Seeds and rates are those of `dropout`.
 
         >>> fo.dropout_add(torch.ones(4), torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5, seed=(5, 0))
         tensor([3., 2., 5., 6.])

@@ -17,8 +17,8 @@ def matmul(
     Args:
         a: [..., M, K], or [..., K, M] with `transpose_a`; float64, float32, float16 or bfloat16.
         b: [..., K, N], or [..., N, K] with `transpose_b`; of a's dtype. Its leading dimensions are a's, or it has none.
-        transpose_a: whether a's last two dimensions are exchanged.
-        transpose_b: whether b's last two dimensions are exchanged.
+        transpose_a: True if a's last two dimensions are exchanged.
+        transpose_b: True if b's last two dimensions are exchanged.
 
     Returns:
         [..., M, N], of a's dtype. 16-bit inputs are summed in float32 over all of K and rounded once. float32 is
@@ -65,7 +65,7 @@ def linear(
         weight: [out, in], or [in, out] if `transpose_weight` is false; of x's dtype.
         bias: [out], of x's dtype.
         activation: as in `bias_act`.
-        transpose_weight: whether the weight is [out, in], as torch.nn.Linear has it; Keras's Dense has [in, out].
+        transpose_weight: True if the weight is [out, in], as in torch.nn.Linear; Keras's Dense has [in, out].
 
     Returns:
         [..., out], of x's dtype. 16-bit inputs are summed in float32 over all of `in` and rounded once. float32 is

@@ -20,7 +20,7 @@ def rope(
             x's dtype, or float32 beside a 16-bit x.
         sin: cos's shape and dtype.
         seq_dim: the dimension of x that holds the positions, -3 or -2.
-        interleaved: whether pair i is features 2i and 2i + 1, as in GPT-J, instead of i and i + R/2, as in GPT-NeoX.
+        interleaved: True if pair i is features 2i and 2i + 1, as in GPT-J, instead of i and i + R/2, as in GPT-NeoX.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.

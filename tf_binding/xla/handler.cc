@@ -1,4 +1,4 @@
-// What XLA runs for the custom call: the operator that the call names, on XLA's buffers.
+// The handler of XLA's custom call. It runs the operator that the call names, on XLA's buffers.
 #include <new>
 #include <string>
 #include <vector>
@@ -43,7 +43,7 @@ DType core_dtype(ffi::DataType dtype) {
     case ffi::F8E5M2:
       return DType::f8_e5m2;
     default:
-      return DType::other;  // no rule lets one through
+      return DType::other;  // refused by every operator
   }
 }
 
@@ -74,7 +74,7 @@ class Execution {
     auto workspace = results.get<ffi::AnyBuffer>(op_.outputs.size());
     if (!workspace) return workspace.error();
     call_.workspace = (*workspace)->untyped_data();
-    if (const ffi::Error error = check_updated(results); error.failure()) return error;
+    if (const ffi::Error error = check_mutated(results); error.failure()) return error;
 
     const tsl::port::ScopedDontFlushDenormal ieee;
     const Status status = fusedops::run(op_, call_);
@@ -96,17 +96,17 @@ class Execution {
       if (counts[i] > 0) call_.inputs[i] = &inputs_[position];
       if (op_.inputs[i].kind == Kind::list) call_.counts[i] = counts[i];
       for (int64_t item = 0; op_.inputs[i].updated && item < counts[i]; ++item)
-        updated_.push_back(&inputs_[position + static_cast<size_t>(item)]);
+        mutated_.push_back(&inputs_[position + static_cast<size_t>(item)]);
     }
     return ffi::Error::Success();
   }
 
-  // The operator knows one memory of what it updates: that of the operand, which must be the result's.
-  ffi::Error check_updated(ffi::RemainingRets results) {
-    for (size_t i = 0; i < updated_.size(); ++i) {
+  // The operator writes a mutated input in the memory of the operand, which must also be the result's.
+  ffi::Error check_mutated(ffi::RemainingRets results) {
+    for (size_t i = 0; i < mutated_.size(); ++i) {
       auto result = results.get<ffi::AnyBuffer>(op_.outputs.size() + 1 + i);
       if (!result) return result.error();
-      if ((*result)->element_count() > 0 && (*result)->untyped_data() != updated_[i]->data)
+      if ((*result)->element_count() > 0 && (*result)->untyped_data() != mutated_[i]->data)
         return ffi::Error::Internal(std::string("fusedops: XLA has given ") + op_.name + " two memories of a variable");
     }
     return ffi::Error::Success();
@@ -121,9 +121,9 @@ class Execution {
   const Operator& op_;
   Call call_;
   Value attributes_[kMaxAttributes];
-  std::vector<View> inputs_;  // one of each operand
+  std::vector<View> inputs_;  // one per operand
   std::vector<int64_t> input_strides_;
-  std::vector<const View*> updated_;
+  std::vector<const View*> mutated_;
   int64_t output_strides_[kMaxOutputs][kMaxRank];
 };
 

@@ -1,6 +1,5 @@
-// A parallel loop on XLA's threads. XLA may run the custom call itself on one of them, so that the loop must come to
-// its end with no other thread free: the caller runs ranges like every other thread, and waits only for ranges that
-// have been started.
+// A parallel loop on XLA's threads. XLA may run the custom call on one of them, so the loop must finish even if no
+// other thread is free: the caller runs ranges like any thread, and waits only for ranges that have started.
 #include "host_threads.h"
 
 #include <algorithm>
@@ -14,10 +13,10 @@
 namespace fusedops::tf_binding {
 namespace {
 
-constexpr int64_t kNanosecondsPerRange = 20'000;  // ten times what it takes to wake a thread
-constexpr int64_t kRangesPerThread = 4;           // so that a late thread does not keep the others waiting
+constexpr int64_t kNanosecondsPerRange = 20'000;  // ten times the time to wake a thread
+constexpr int64_t kRangesPerThread = 4;           // so that the others do not wait for a late thread
 
-// Outlives the loop: a thread that comes late finds nothing left to take.
+// Outlives the loop: a late thread finds no range left.
 class Loop {
  public:
   Loop(int64_t count, int64_t ranges, Context::Body body, void* closure)
@@ -49,7 +48,7 @@ class Loop {
 void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, void* closure) {
   auto& threads = *static_cast<xla::ffi::ThreadPool*>(pool);
   const int64_t most = std::min(count, threads.num_threads() * kRangesPerThread);
-  // In floating point: the product may be more than 64 bits.
+  // In floating point, since the product may overflow 64 bits.
   const double worth = static_cast<double>(count) * static_cast<double>(cost) / kNanosecondsPerRange;
   const auto ranges = static_cast<int64_t>(std::min(static_cast<double>(most), worth));
   if (ranges <= 1) return body(closure, 0, count);
@@ -59,7 +58,7 @@ void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, v
   try {
     for (int64_t i = 0; i < helpers; ++i) threads.Schedule([loop] { loop->run_ranges(); });
   } catch (const std::bad_alloc&) {
-    // Threads that are scheduled already read the caller's stack: the loop goes on with them.
+    // Scheduled threads already read the caller's stack: the loop continues with them.
   }
   loop->run_ranges();
   loop->wait();

@@ -1,4 +1,4 @@
-// Tells XLA what each operator is: one custom call, whose shapes are those of the operator's own shape function.
+// Lowers each operator to one custom call of XLA, with the shapes of its own shape function.
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,7 +24,7 @@ namespace {
 using tensorflow::OpKernelConstruction;
 using tensorflow::XlaOpKernelContext;
 
-// The spelling that parse() reads again.
+// The attribute as text that parse() reads.
 absl::Status read_text(const OpKernelConstruction& node, const Attribute& attribute, std::string* text) {
   switch (attribute.type) {
     case Type::i64: {
@@ -55,12 +55,12 @@ class Lowering : public tensorflow::XlaOpKernel {
   void Compile(XlaOpKernelContext* context) override { OP_REQUIRES_OK(context, lower(context)); }
 
  private:
-  // Writes the call's attributes as MLIR spells a dictionary, which is how XLA takes them. Its way to escape a string
-  // is not quite C's; where the two differ, the text is no valid attribute, and the shape function refuses it first.
+  // Writes the call's attributes as an MLIR dictionary, which XLA takes. MLIR escapes strings not quite like C. Where
+  // the two differ, the text is not a valid attribute, and the shape function refuses it first.
   absl::Status read_node(const OpKernelConstruction& node) {
     for (size_t i = 0; i < op_.inputs.size(); ++i) {
       const Input& input = op_.inputs[i];
-      counts_[i] = 1;  // of an optional input more is refused by the shape function
+      counts_[i] = 1;  // the shape function refuses more for an optional input
       if (is_counted(input)) TF_RETURN_IF_ERROR(node.GetAttr(count_attribute(input.name), &counts_[i]));
       tensorflow::DataType dtype = tensorflow::DT_INVALID;
       if (input.updated) TF_RETURN_IF_ERROR(node.GetAttr(type_attribute(input.name), &dtype));
@@ -117,7 +117,7 @@ class Lowering : public tensorflow::XlaOpKernel {
         TF_ASSIGN_OR_RETURN(operands->emplace_back(), context->InputXlaShape(i));
       }
       xla::Shape& operand = operands->back();
-      // XLA hands such a tensor over in a buffer for the largest size, and the kernel would read what is beyond.
+      // XLA passes such a tensor in a buffer of the largest size, and the kernel would read beyond the tensor.
       if (operand.is_dynamic())
         return absl::UnimplementedError(absl::StrCat(
             "fusedops.", op_.name, ": under XLA the shapes of inputs must not depend on the values of tensors; got ",
@@ -127,7 +127,7 @@ class Lowering : public tensorflow::XlaOpKernel {
     return absl::OkStatus();
   }
 
-  // All checks, and the shapes of the outputs: TensorFlow ran this when it built the graph, with less knowledge.
+  // Repeats all checks and infers the outputs: when TensorFlow built the graph, less was known.
   absl::Status infer(XlaOpKernelContext* context, const std::vector<xla::Shape>& operands,
                      std::vector<xla::Shape>* results) const {
     using tensorflow::PartialTensorShape;
@@ -159,7 +159,7 @@ class Lowering : public tensorflow::XlaOpKernel {
     if (!op_.workspace) return 0;
     std::vector<int64_t> strides((operands.size() + results.size()) * kMaxRank + 1);
     int64_t* next = strides.data();
-    void* const somewhere = next;  // nothing is read there, but an operator may take null for an absent input
+    void* const somewhere = next;  // never read, but an operator may take null for an absent input
     const auto view = [somewhere, &next](tensorflow::DataType dtype, const xla::Shape& shape) {
       const auto sizes = shape.dimensions();
       const View made = dense_view(somewhere, core_dtype(dtype), static_cast<int>(sizes.size()), sizes.data(), next);
@@ -190,10 +190,10 @@ class Lowering : public tensorflow::XlaOpKernel {
   std::string dictionary_;
 };
 
-// As ordinary kernels of XLA's devices: REGISTER_XLA_OP fills a table of its own, which TensorFlow reads only once,
-// most often before this library is loaded.
+// Registered as ordinary kernels of XLA's devices: REGISTER_XLA_OP fills a table that TensorFlow reads only once,
+// usually before this library is loaded.
 Status add(const Operator& op) {
-  if (!tensorflow::OpRegistry::Global()->LookUp(type_name(op.name))) return {};  // which TensorFlow has refused
+  if (!tensorflow::OpRegistry::Global()->LookUp(type_name(op.name))) return {};  // TensorFlow has refused it
   for (const char* device : {tensorflow::DEVICE_CPU_XLA_JIT, tensorflow::DEVICE_GPU_XLA_JIT})
     register_kernel(op, device, [](const Operator& op, OpKernelConstruction* node) -> tensorflow::OpKernel* {
       return new Lowering(op, node);
@@ -202,8 +202,8 @@ Status add(const Operator& op) {
 }
 
 const char* register_new() {
-  static NewRows rows;
-  return rows.registered(add);
+  static NewOperators operators;
+  return operators.registered(add);
 }
 
 [[maybe_unused]] const bool registered = (register_new(), true);
@@ -211,7 +211,7 @@ const char* register_new() {
 }  // namespace
 }  // namespace fusedops::tf_binding
 
-// As fusedops_tf_register_new, which is called first.
+// As fusedops_tf_register_new, which must be called first.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_tf_register_new_for_xla() {
   return fusedops::tf_binding::register_new();
 }

@@ -67,10 +67,10 @@ class _FusedAttention(FusedLayer):
 
     def _attend(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
-    ) -> tf.Tensor:
+    ) -> tuple[tf.Tensor, None]:
         rate, layer = self.dropout if training else 0.0, self._dropout_layer
         mean = self.dropout == 0
-        return attend(query, key, value, mask, scale, dropout=rate, dropout_layer=layer, average_if_masked=mean)
+        return attend(query, key, value, mask, scale, dropout=rate, dropout_layer=layer, average_if_masked=mean), None
 
     def _with_probabilities(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
@@ -131,10 +131,8 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
             return super()._compute_attention(
                 query, key, value, keras_mask(attention_mask), training, return_attention_scores, **options
             )
-        scale = self._inverse_sqrt_key_dim
-        if return_attention_scores:
-            return self._with_probabilities(query, key, value, attention_mask, scale, training)
-        return self._attend(query, key, value, attention_mask, scale, training), None
+        attention = self._with_probabilities if return_attention_scores else self._attend
+        return attention(query, key, value, attention_mask, self._inverse_sqrt_key_dim, training)
 
 
 @register
@@ -184,7 +182,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
         gate = self._gate_dense(query) if getattr(self, "use_gate", False) else None
         q, k, v = self._query_dense(query), self._key_dense(value if key is None else key), self._value_dense(value)
         if self._computes_directly(return_attention_scores) and can_attend(q, k, v):
-            output, probabilities = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim, training), None
+            output, probabilities = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim, training)
         else:
             k, v = (tf.repeat(x, self.num_repeats, 2) for x in (k, v))
             output, probabilities = self._compute_attention(q, k, v, attention_mask=mask, training=training)
@@ -210,7 +208,5 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
             return super()._compute_attention(
                 query, key, value, attention_mask=keras_mask(attention_mask), training=training, **options
             )
-        scale = self._inverse_sqrt_head_dim
-        if scores:
-            return self._with_probabilities(query, key, value, attention_mask, scale, training)
-        return self._attend(query, key, value, attention_mask, scale, training), None
+        attention = self._with_probabilities if scores else self._attend
+        return attention(query, key, value, attention_mask, self._inverse_sqrt_head_dim, training)

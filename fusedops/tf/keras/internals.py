@@ -11,26 +11,14 @@ import keras
 from fusedops.tf.keras import versions
 
 try:
-    from keras.src.backend import AutocastScope, get_keras_mask, set_keras_mask
-    from keras.src.losses.loss import reduce_weighted_values
-    from keras.src.models.functional import Functional, unpack_singleton
+    from keras.src.backend import AutocastScope as AutocastScope
+    from keras.src.backend import get_keras_mask as get_keras_mask
+    from keras.src.backend import set_keras_mask as set_keras_mask
+    from keras.src.losses.loss import reduce_weighted_values as reduce_weighted_values
+    from keras.src.models.functional import Functional as Functional
+    from keras.src.models.functional import unpack_singleton as unpack_singleton
 except ImportError as error:
     raise versions.unknown(error) from error
-
-__all__ = [
-    "AutocastScope",
-    "Functional",
-    "become",
-    "get_keras_mask",
-    "has_layers",
-    "layers",
-    "made_by",
-    "metrics_of",
-    "parameters",
-    "reduce_weighted_values",
-    "set_keras_mask",
-    "unpack_singleton",
-]
 
 
 def layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:

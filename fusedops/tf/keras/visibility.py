@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.tf.keras.dropout import next_seed
 from fusedops.tf.keras.layer import FLOATING
 
 MOST_FEATURES = 256  # of a head
@@ -135,7 +136,7 @@ def attend(
         lengths=visibility.lengths,
         softcap=softcap,
         dropout=dropout,
-        seed=tf.cast(dropout_layer.seed_generator.next(), tf.int64) if dropout else None,
+        seed=next_seed(dropout_layer) if dropout else None,
     )
     without_keys = visibility.without_keys() if average_if_masked or visibility.queries is not None else None
     if without_keys is None:

@@ -27,22 +27,9 @@ class RMSNormalization(FusedRMSNorm, rms_normalization.RMSNormalization):
 @saved
 class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
     needs = (
-        "query_dense",
-        "key_dense",
-        "value_dense",
-        "output_dense",
-        "rope_layer",
-        "dropout_layer",
-        "dropout",
-        "num_key_value_heads",
-        "num_query_heads",
-        "head_dim",
-        "hidden_dim",
-        "query_head_dim_normalize",
-        "logit_soft_cap",
-        "use_sliding_window_attention",
-        "sliding_window_size",
-        "_mask_sliding_window",
+        *("query_dense", "key_dense", "value_dense", "output_dense", "rope_layer", "dropout_layer", "dropout"),
+        *("num_key_value_heads", "num_query_heads", "head_dim", "hidden_dim", "query_head_dim_normalize"),
+        *("logit_soft_cap", "use_sliding_window_attention", "sliding_window_size", "_mask_sliding_window"),
         "_compute_attention",
     )
     arguments = 5
@@ -87,16 +74,8 @@ class GatedBlock(HubLayer):
     """A decoder block of the Gemma families, which differ in their masks."""
 
     needs: ClassVar[tuple[str, ...]] = (
-        "pre_attention_norm",
-        "attention",
-        "use_post_attention_norm",
-        "dropout",
-        "pre_ffw_norm",
-        "gating_ffw",
-        "gating_ffw_2",
-        "ffw_linear",
-        "use_post_ffw_norm",
-        "_compute_attention_mask",
+        *("pre_attention_norm", "attention", "use_post_attention_norm", "dropout", "pre_ffw_norm", "gating_ffw"),
+        *("gating_ffw_2", "ffw_linear", "use_post_ffw_norm", "_compute_attention_mask"),
     )
 
     # The arguments of `call` that `_compute_attention_mask` takes, in order, and those for a cache.

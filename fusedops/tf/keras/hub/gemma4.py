@@ -32,19 +32,9 @@ class Gemma4VNorm(FusedRMSNorm, gemma4_layers.Gemma4VNorm):
 @saved
 class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlock):
     needs = (
-        "pre_attention_norm",
-        "attention",
-        "post_attention_norm",
-        "dropout",
-        "pre_ffw_norm",
-        "gating_ffw",
-        "gating_ffw_2",
-        "ffw_linear",
-        "post_ffw_norm",
-        "enable_moe_block",
-        "hidden_size_per_layer_input",
-        "is_text_layer",
-        "_compute_attention_mask",
+        *("pre_attention_norm", "attention", "post_attention_norm", "dropout", "pre_ffw_norm", "gating_ffw"),
+        *("gating_ffw_2", "ffw_linear", "post_ffw_norm", "enable_moe_block", "hidden_size_per_layer_input"),
+        *("is_text_layer", "_compute_attention_mask"),
     )
     arguments = 9
 

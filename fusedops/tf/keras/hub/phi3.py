@@ -15,16 +15,9 @@ from fusedops.tf.keras.hub.residual import add_norm
 @saved
 class Phi3Decoder(HubLayer, phi3_decoder.Phi3Decoder):
     needs = (
-        "pre_attention_layernorm",
-        "attention",
-        "attention_dropout",
-        "post_attention_layernorm",
-        "feedforward_gate_dense",
-        "feedforward_intermediate_dense",
-        "feedforward_output_dense",
-        "feedforward_dropout",
-        "activation",
-        "_compute_self_attention_mask",
+        *("pre_attention_layernorm", "attention", "attention_dropout", "post_attention_layernorm"),
+        *("feedforward_gate_dense", "feedforward_intermediate_dense", "feedforward_output_dense"),
+        *("feedforward_dropout", "activation", "_compute_self_attention_mask"),
     )
     arguments = 5
 

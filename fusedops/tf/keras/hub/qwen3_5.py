@@ -20,14 +20,8 @@ class Qwen3_5LayerNorm(FusedRMSNorm, qwen3_5_layers.Qwen3_5LayerNorm):
 @saved
 class Qwen3_5TransformerDecoder(HubLayer, qwen3_5_decoder.Qwen3_5TransformerDecoder):
     needs = (
-        "layer_type",
-        "_input_layernorm",
-        "_self_attention_dropout",
-        "_post_attention_layernorm",
-        "_feedforward_gate_dense",
-        "_feedforward_intermediate_dense",
-        "_feedforward_output_dense",
-        "activation",
+        *("layer_type", "_input_layernorm", "_self_attention_dropout", "_post_attention_layernorm"),
+        *("_feedforward_gate_dense", "_feedforward_intermediate_dense", "_feedforward_output_dense", "activation"),
         "_compute_self_attention_mask",
     )
     arguments = 7

@@ -27,15 +27,8 @@ class T5LayerNorm(FusedRMSNorm, t5_layer_norm.T5LayerNorm):
 @saved
 class T5TransformerLayer(HubLayer, t5_transformer_layer.T5TransformerLayer):
     needs = (
-        "is_decoder",
-        "use_gated_activation",
-        "self_attention",
-        "self_attention_layer_norm",
-        "self_attention_dropout",
-        "input_projector",
-        "output_projector",
-        "layer_norm",
-        "dropout_layer",
+        *("is_decoder", "use_gated_activation", "self_attention", "self_attention_layer_norm"),
+        *("self_attention_dropout", "input_projector", "output_projector", "layer_norm", "dropout_layer"),
         "_compute_self_attention_mask",
     )
     arguments = 11

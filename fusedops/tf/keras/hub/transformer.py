@@ -20,13 +20,8 @@ from fusedops.tf.keras.hub.residual import add_norm
 @saved
 class TransformerEncoder(HubLayer, transformer_encoder.TransformerEncoder):
     needs = (
-        "normalize_first",
-        "_self_attention_layer",
-        "_self_attention_layer_norm",
-        "_self_attention_dropout",
-        "_feedforward_layer_norm",
-        "_feedforward_intermediate_dense",
-        "_feedforward_output_dense",
+        *("normalize_first", "_self_attention_layer", "_self_attention_layer_norm", "_self_attention_dropout"),
+        *("_feedforward_layer_norm", "_feedforward_intermediate_dense", "_feedforward_output_dense"),
         "_feedforward_dropout",
     )
     arguments = 5
