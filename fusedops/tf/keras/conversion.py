@@ -21,39 +21,41 @@ _without_xla: WeakSet[keras.Model] = WeakSet()  # models whose XLA was turned of
 def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> _Model:
     """Converts every layer of a model that fusedops knows to its kernels, and prints which ones.
 
-    A layer changes in place, to a subclass of its own class that computes the same and adds no state: weights, names,
+    A layer changes in place, to a subclass of its own class that computes the same and adds no state. Weights, names,
     configs, the optimizer's state, the graph of a functional model and all references to layers stay valid. Nested
-    layers are found wherever Keras finds them. A subclass of a known class is left alone, because it may compute
-    something else. A second conversion does nothing more.
+    layers are found wherever Keras finds them. A subclass of a known class is skipped, because it may compute something
+    else. A second conversion changes nothing.
 
-    Known are Keras's own layers that `fusedops.tf.keras` has under the same name, and KerasHub's that
+    Known are Keras's layers that `fusedops.tf.keras` has under the same name, and KerasHub's layers that
     `fusedops.tf.keras.hub` lists. In a compiled model, a keras.losses.SparseCategoricalCrossentropy is replaced as
     well, and so is an optimizer that `fusedops.tf.keras.optimizers` has. XLA is turned off if fusedops's XLA library is
-    not loaded. The functions that Keras traced for the model are traced again, as is any `tf.function` that is a method
-    or an attribute of one of its layers; a `tf.function` elsewhere keeps the layers that it has seen. Convert the
-    outermost model: a compiled model around it is not updated.
-    In `fit`, a callback may convert the model between two steps. A layer with dropout keeps its seed generator, and
-    drops other elements with its seeds than before; the report says so.
+    not loaded.
 
-    With `fuse_loss=True`, a compiled functional model whose output is that of a `Dense` layer or of a reversed
-    `ReversibleEmbedding`, such as KerasHub's causal language models, makes no logits in the steps of `fit`,
-    `train_on_batch`, `evaluate` and `test_on_batch`: its SparseCategoricalCrossentropy of logits is computed from the
-    last hidden states by `fusedops.tf.linear_cross_entropy`, with a soft cap, and weighted, masked and reduced as
-    before. If you call the model, and in `predict` and `generate`, it returns logits as ever. The logits are computed,
-    and the report says why, for another loss; for metrics, which read them: KerasHub's models are compiled with one by
-    default, and without it by `weighted_metrics=[]`; for a head that is quantized or more than a product and a cap; and
-    for a model with a step of its own. Each step asks again: a model that is compiled anew, with metrics or with a loss
-    of Keras's, has its logits. A model that is saved and loaded has them until it is converted.
+    Functions that Keras traced for the model are traced again, and so is any `tf.function` that is a method or an
+    attribute of a layer. A `tf.function` elsewhere keeps the layers of its trace. Convert the outermost model: a
+    compiled model around it is not updated. A callback of `fit` may convert the model between two steps. A layer with
+    dropout keeps its seed generator, but drops other elements with the same seeds; the report says so.
+
+    With `fuse_loss=True`, a compiled functional model makes no logits in the steps of `fit`, `train_on_batch`,
+    `evaluate` and `test_on_batch`. Its output must be that of a `Dense` layer or of a reversed `ReversibleEmbedding`,
+    as in KerasHub's causal language models. `fusedops.tf.linear_cross_entropy` computes its
+    SparseCategoricalCrossentropy from the last hidden states, with a soft cap, and weighted, masked and reduced as
+    before. Calls of the model, `predict` and `generate` return logits as ever.
+
+    The logits are still computed, and the report says why, for another loss; for metrics, which read them; for a head
+    that is quantized or more than a product and a cap; and for a model with a step of its own. KerasHub compiles its
+    models with a metric by default, and without it by `weighted_metrics=[]`. Each step checks this again: a model that
+    is compiled anew, with metrics or with a loss of Keras's, computes its logits. A model that is saved and loaded
+    computes them until it is converted.
 
     A converted model is saved under the names of fusedops's classes: `import fusedops.tf.keras` before
     `keras.saving.load_model`. To load the file with Keras alone, `revert` the model before `save`.
 
     Args:
         model: a Keras 3 model or layer.
-        verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
-            parameters beside it.
-        fuse_loss: whether the loss of a language model is computed without its logits. The report says what that
-            saves.
+        verbose: True prints what was replaced and what was skipped, and why. Skipped layers show their share of the
+            model's parameters.
+        fuse_loss: True computes the loss of a language model without its logits. The report says what that saves.
 
     Returns:
         The same model. If nothing in it could be converted, there is a warning.
