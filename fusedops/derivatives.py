@@ -36,7 +36,7 @@ class FormulaNames:
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenStep:
     """A step taken for certain gradients: a call of an operator, or upstream gradients passed on."""
 
     gradients: tuple[tuple[str, str], ...]  # (input, the output or the upstream gradient that is its gradient)
@@ -64,7 +64,7 @@ class Derivative:
         self.deciding = tuple({step.if_given: None for step in operator.derivative if step.if_given is not None})
         self.refused = {name: REFUSED for name in self.names if name not in named}
         # A dict, since torch's compiled autograd does not trace functools.cache.
-        self._found: dict[Any, tuple[Taken, ...]] = {}
+        self._found: dict[Any, tuple[TakenStep, ...]] = {}
 
     def formula(self, f: Any, c: Any, *dy: Any) -> dict[str, Any]:
         """Evaluates the derivative. fusedops/gradients/__init__.py documents `f` and `c`."""
@@ -93,14 +93,16 @@ class Derivative:
         possible = [step for flowing, given in cases for step in self.taken(names, flowing, given)]
         return {name for step in possible for name in step.reads}.difference(self.upstream)
 
-    def taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]) -> tuple[Taken, ...]:
+    def taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]) -> tuple[TakenStep, ...]:
         """The steps for the gradients of these inputs, given the upstream gradients and deciding inputs at hand."""
         key = wanted, flowing, given
         if key not in self._found:
             self._found[key] = self._taken(wanted, flowing, given)
         return self._found[key]
 
-    def _taken(self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]) -> tuple[Taken, ...]:
+    def _taken(
+        self, wanted: tuple[str, ...], flowing: tuple[str, ...], given: tuple[str, ...]
+    ) -> tuple[TakenStep, ...]:
         left, steps = set(wanted), []
         absent = set(self.upstream).difference(flowing)
         for step in self.operator.derivative:
@@ -121,16 +123,16 @@ class Derivative:
         inputs = zip(self.table[step.op].inputs, step.inputs, strict=True)
         return {name for declared, name in inputs if declared.kind == "tensor" and name is not None}
 
-    def _resolve(self, step: Step, sources: Mapping[str, str]) -> Taken:
+    def _resolve(self, step: Step, sources: Mapping[str, str]) -> TakenStep:
         gradients = tuple(sources.items())
         if step.op is None:
-            return Taken(gradients)
+            return TakenStep(gradients)
         op, wanted = self.table[step.op], set(sources.values())
         names = [x.name for x in op.attributes]
         own = {x.name: Passed(x.name, x.name, negated=False) for x in self.operator.attributes}
         passed = {**own, **{x.attribute: x for x in step.attributes}}
         outputs = tuple(x.name for x in op.outputs)
-        return Taken(
+        return TakenStep(
             gradients,
             op=step.op,
             inputs=tuple(

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from fusedops.declarations import Attribute, Operator
-from fusedops.derivatives import Derivative, Taken
+from fusedops.derivatives import Derivative, TakenStep
 from fusedops.tf import calls, internals, text
 from fusedops.tf.library import RAW, TABLE
 
@@ -39,7 +39,9 @@ def evaluation(
     return text.function("\n    ".join([head, *_lines(operator, inputs, flowing, taken)]), name, {}, known)
 
 
-def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], taken: Sequence[Taken]) -> Iterator[str]:
+def _lines(
+    operator: Operator, inputs: Sequence[str], flowing: Sequence[str], taken: Sequence[TakenStep]
+) -> Iterator[str]:
     for name in flowing:
         yield f"if type(_{name}) is not _Eager: _{name} = _dense(_{name})"
     yield "_inputs, _outputs = _op.inputs, _op.outputs"
@@ -67,7 +69,7 @@ def _lines(operator: Operator, inputs: Sequence[str], flowing: Sequence[str], ta
     yield f"return [{', '.join(once)}]"
 
 
-def _value(attribute: Attribute, step: Taken, attributes: Mapping[str, Any]) -> Any:
+def _value(attribute: Attribute, step: TakenStep, attributes: Mapping[str, Any]) -> Any:
     """The encoded value of an attribute in a step."""
     needs, passed = dict(step.needs), {x.attribute: x for x in step.attributes}
     if attribute.name in needs:
