@@ -48,18 +48,9 @@ def _linear(x: Shape, weight: Shape, transpose_weight: bool, **_: Any) -> int:
 
 
 @flops("linear_backward")
-def _linear_backward(
-    x: Shape,
-    weight: Shape,
-    z: Shape | None,
-    activation: str,
-    transpose_weight: bool,
-    need_dx: bool,
-    need_dweight: bool,
-    **_: Any,
-) -> int:
+def _linear_backward(x: Shape, weight: Shape, z: Shape | None, activation: str, **options: Any) -> int:
     recomputes = activation != "identity" and (z is None or prod(z) == 0)
-    return (recomputes + need_dx + need_dweight) * _linear(x, weight, transpose_weight)
+    return int(recomputes + options["need_dx"] + options["need_dweight"]) * _linear(x, weight, **options)
 
 
 @flops("linear_cross_entropy_backward")
@@ -75,19 +66,10 @@ def _gated_linear(x: Shape, gate_weight: Shape, transpose_weight: bool, **_: Any
 
 
 @flops("gated_linear_backward")
-def _gated_linear_backward(
-    x: Shape,
-    gate_weight: Shape,
-    gate: Shape | None,
-    transpose_weight: bool,
-    need_dx: bool,
-    need_dgate_weight: bool,
-    need_dup_weight: bool,
-    **_: Any,
-) -> int:
+def _gated_linear_backward(x: Shape, gate_weight: Shape, gate: Shape | None, **options: Any) -> int:
     recomputes = gate is None or prod(gate) == 0
-    products = 2 * recomputes + 2 * need_dx + need_dgate_weight + need_dup_weight
-    return products * _linear(x, gate_weight, transpose_weight)
+    products = 2 * recomputes + 2 * options["need_dx"] + options["need_dgate_weight"] + options["need_dup_weight"]
+    return int(products) * _linear(x, gate_weight, **options)
 
 
 def _attention_products(q: Shape, v: Shape, keys: int, of_q: int, of_v: int) -> int:

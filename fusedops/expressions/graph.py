@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fusedops.expressions import folding, simplify
 
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 ELEMENTWISE = (
     *("neg", "add", "sub", "mul", "div", "pow"),
     *COMPARISONS,

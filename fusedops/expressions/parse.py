@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from fusedops.expressions import expand
-from fusedops.expressions.graph import Graph, Node
+from fusedops.expressions.graph import COMPARISONS, Graph, Node
 from fusedops.expressions.tokens import Token, fail, fail_at, read
 
 MOST_CHARACTERS = 10_000
@@ -40,7 +40,7 @@ _WRITTEN_AS = {
     "square": "x * x",
     "swish": "silu(x)",
 }
-_COMPARISONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+_COMPARISONS = {symbol: op for op, symbol in COMPARISONS.items()}
 _BINARY = {**_COMPARISONS, "+": "add", "-": "sub", "*": "mul", "/": "div", "**": "pow"}
 _SIGN, _POWER = 4, 5
 _STRENGTH = {**dict.fromkeys(_COMPARISONS, 1), "+": 2, "-": 2, "*": 3, "/": 3, "**": _POWER}

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fusedops.expressions.graph import OPERATIONS, ROWS
+from fusedops.expressions.graph import COMPARISONS, OPERATIONS, ROWS
 
 if TYPE_CHECKING:
     from fusedops.expressions.program import Definition, Instruction
 
 KINDS = tuple(f"k{name.removeprefix('row_').capitalize()}" for name in ROWS)  # kSum, kMean and so on
-_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _FUSED = {"fma": "fma_({a}, {b}, {c})", "fms": "fma_({a}, {b}, -{c})", "fnma": "fma_(-{a}, {b}, {c})"}
 _TWO = ("add", "sub", "mul", "div", "min", "max", "pow")
 _INPUTS = "const A (&x)[kInputs], const A (&r)[kReductions + 1]"
@@ -70,8 +69,8 @@ def _operation(op: str, operands: Sequence[str]) -> str:
     a, b, c = operands
     if op == "neg":
         return f"-{a}"
-    if op in _COMPARISONS:
-        return f"A({a} {_COMPARISONS[op]} {b})"
+    if op in COMPARISONS:
+        return f"A({a} {COMPARISONS[op]} {b})"
     if op == "where":
         return f"where_({a}, {b}, {c})"
     if op in _FUSED:

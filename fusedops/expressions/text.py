@@ -6,19 +6,14 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fusedops.expressions.graph import Node, needed
+from fusedops.expressions.graph import COMPARISONS, Node, needed
 
 if TYPE_CHECKING:
     from fusedops.expressions.program import Definition
 
 _COMPARED, _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(1, 7)
 _OPERATORS = {
-    "lt": ("<", _COMPARED),
-    "le": ("<=", _COMPARED),
-    "gt": (">", _COMPARED),
-    "ge": (">=", _COMPARED),
-    "eq": ("==", _COMPARED),
-    "ne": ("!=", _COMPARED),
+    **{op: (symbol, _COMPARED) for op, symbol in COMPARISONS.items()},
     "add": ("+", _SUM),
     "sub": ("-", _SUM),
     "mul": ("*", _PRODUCT),

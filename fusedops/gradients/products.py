@@ -43,29 +43,14 @@ def _linear_backward(
 
 
 @gradient("gated_linear_backward", saves=("dy", "x", "gate_weight", "up_weight", "gate_bias", "up_bias"))
-def _gated_linear_backward(
-    f: Any,
-    c: Any,
-    gdx: Tensor | None,
-    gdgate_weight: Tensor | None,
-    gdup_weight: Tensor | None,
-    gdgate_bias: Tensor | None,
-    gdup_bias: Tensor | None,
-) -> Mapping[str, Any]:
+def _gated_linear_backward(f: Any, c: Any, *upstream: Any) -> Mapping[str, Any]:
+    names = ("x", "gate_weight", "up_weight", "gate_bias", "up_bias")
+
     def plain(f: Any, c: Any, x: Tensor, **of: Tensor | None) -> Tensor:
         gate = affine(f, c, x, of["gate_weight"], of["gate_bias"])
         return ACTIVATIONS[c.activation](f, gate) * affine(f, c, x, of["up_weight"], of["up_bias"])
 
-    return second_derivative(
-        f,
-        c,
-        plain,
-        x=gdx,
-        gate_weight=gdgate_weight,
-        up_weight=gdup_weight,
-        gate_bias=gdgate_bias,
-        up_bias=gdup_bias,
-    )
+    return second_derivative(f, c, plain, **dict(zip(names, upstream, strict=True)))
 
 
 def affine(f: Any, c: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
