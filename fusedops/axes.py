@@ -69,7 +69,9 @@ def divisions(
         return []
     shapes = (*inputs, *outputs)
     leading = (
-        len(s) - len(t.axes) + 1 for t, s in zip(terms.tensors, shapes, strict=True) if s is not None and t.has_leading
+        len(s) - len(t.axes) + 1
+        for t, s in zip(terms.tensors, shapes, strict=True)
+        if s is not None and _LEADING in t.axes
     )
     tensors = _placed(terms.tensors, shapes, max([0, *leading]))
     axes = dict.fromkeys(axis for tensor in tensors for axis in tensor.dims if axis and not axis.isupper())
@@ -92,7 +94,7 @@ def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequen
         return False
     tensors = terms.tensors
     own = [t for t, x in zip(tensors, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
-    return all(term.begins_with_leading for term in (*own, *tensors[len(operator.inputs) :]))
+    return all(term.axes[:1] == (_LEADING,) for term in (*own, *tensors[len(operator.inputs) :]))
 
 
 def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:

@@ -131,11 +131,11 @@ def test_another_thread_adds_operators_in_between(any_backend, ones, monkeypatch
     library = registry.library
     monkeypatch.setattr(registry, "library", Interrupted())
     text = f"x * x * x + 0 * {len(any_backend.functions.library.TABLE)}"
-    any_backend.expressions["between"] = any_backend.functions.elementwise(text, name="between")
+    any_backend.made["between"] = any_backend.functions.elementwise(text, name="between")
     for thread in threads:
         thread.join()
     try:
         second = any_backend.second_gradients("between", {"x": ones}, {}, ("x",), lambda y: 0 * y + 1)
     finally:
-        del any_backend.expressions["between"]
+        del any_backend.made["between"]
     assert_same_bits(any_backend.to_numpy(second[0]), 6 * np.array([1.0, 2.0]))
