@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fusedops import lazy, loading
 
-loading.library("torch")  # says what is missing before torch is imported
+loading.library("torch")  # raises a helpful error before torch is imported
 
 from torch.fx import wrap as _wrap  # noqa: E402
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fusedops.torch.libraries import load as load
 
 for _name in functions.__all__:
-    _wrap(_name)  # `fo.<name>` is one node of what torch.fx records
+    _wrap(_name)  # torch.fx records `fo.<name>` as one node
 
 _LAZY = {
     "convert": "fusedops.torch.conversion",
@@ -42,14 +42,14 @@ _LAZY = {
     "optim": "fusedops.torch.optim",
     "revert": "fusedops.torch.conversion",
 }
-if not TYPE_CHECKING:  # a checker would take any name for one of these
+if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__ = lazy.members(__name__, _LAZY)
 
 __all__ = ["convert", "explain", "load", "revert"]
 __all__ += functions.__all__
 
 
-lazy.import_with("torch.distributed.tensor", "fusedops.torch.distributed.strategies")  # it takes a second to import
+lazy.import_with("torch.distributed.tensor", "fusedops.torch.distributed.strategies")  # takes a second
 
 
 def __dir__() -> list[str]:

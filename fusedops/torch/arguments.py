@@ -1,4 +1,4 @@
-"""From what a user passes to the arguments of an operator's schema, with all types checked."""
+"""Converts the arguments of a call to those of the operator's schema, and checks their types."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Arguments = tuple[Any, ...]  # in the order of the schema
 _PLAIN = {"float": float, "int": int, "bool": bool, "str": str}
 
 
-def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Arguments]]:
-    """A function from a call's inputs and attributes to the inputs, and the rest, of the schema."""
+def argument_parser(signature: Signature) -> Callable[[Arguments, dict[str, Any]], tuple[Arguments, Arguments]]:
+    """A function that maps a call's inputs and attributes to (inputs, rest), in the order of the schema."""
     declaration = signature.declaration
     kinds = [(i, declared, declared.kind) for i, declared in enumerate(declaration.inputs)]
     count, like = len(kinds), declaration.leading
     attributes = [(a, a.name, a.default, _PLAIN.get(a.type), a.choices) for a in declaration.attributes]
 
-    def arranged(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
+    def parse(inputs: Arguments, keywords: dict[str, Any]) -> tuple[Arguments, Arguments]:
         if len(inputs) < count:
             inputs += (None,) * (count - len(inputs))
         rest: list[Any] = []
@@ -31,7 +31,7 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
             x = inputs[i]
             if kind == "list":
                 if not isinstance(x, (list, tuple)) or not all(isinstance(item, torch.Tensor) for item in x):
-                    raise checks.not_a_tensor(declaration, declared, _odd_item(x))
+                    raise checks.not_a_tensor(declaration, declared, _first_invalid(x))
             elif isinstance(x, torch.Tensor):
                 if kind == "scalar":
                     rest.append(0.0)
@@ -53,19 +53,19 @@ def arrangement(signature: Signature) -> Callable[[Arguments, dict[str, Any]], t
                 or (plain is int and not checks.is_integer(value))
             ):
                 checks.check_attribute(declaration, attribute, value)
-                value = str.__str__(value) if plain is str else plain(value)  # of an enum, its value
+                value = str.__str__(value) if plain is str else plain(value)  # the value of an enum member
             rest.append(value)
         return inputs, tuple(rest)
 
-    return arranged
+    return parse
 
 
 def _first(x: Any) -> Any:
     return x[0] if isinstance(x, (list, tuple)) and x else x
 
 
-def _odd_item(x: Any) -> Any:
-    """What makes something no list of tensors."""
+def _first_invalid(x: Any) -> Any:
+    """The first item that is no tensor, or x itself if it is not a list."""
     items = x if isinstance(x, (list, tuple)) else [x]
     return next(item for item in items if items is not x or not isinstance(item, torch.Tensor))
 
@@ -77,10 +77,9 @@ def _advice(x: Any) -> str:
 
 
 def _number(value: float, like: Any) -> tuple[float, torch.Tensor | None]:
-    """A number as the schema takes it, beside a scalar input that is absent: as that input while the compiler traces,
-    which would compile again for every value of a number."""
+    """(number, None), or (0.0, tensor) under torch.compile, which would compile again for every new number."""
     if not (torch.compiler.is_compiling() and isinstance(like, torch.Tensor)):
         return value, None
-    # A product, since the compiler makes a constant of what scalar_tensor() and its like are given.
+    # A product, since the compiler treats the argument of scalar_tensor() as a constant.
     dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
     return 0.0, value * torch.ones((), dtype=dtype, device=like.device)

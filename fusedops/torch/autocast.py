@@ -1,7 +1,7 @@
-"""The dtypes in which operators get their inputs under autocast, derived from their declarations.
+"""Input dtypes under autocast, derived from the operators' declarations.
 
-Products and attention, whose declaration asks for it, get autocast's dtype. All other differentiable operators get
-their inputs as they are, if they take these dtypes, and otherwise in the widest one, as torch's own add and cat do.
+Products and attention, whose declarations set `autocast`, get autocast's dtype. All other differentiable operators get
+their inputs unchanged if they accept these dtypes. Otherwise inputs are promoted to the widest dtype, as in torch.add.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fusedops.torch import internals, shapes
 from fusedops.torch.library import TABLE
 
 Inputs = tuple[Any, ...]
-DTypes = tuple[torch.dtype | None, ...]  # of an operator's inputs; None: no tensor
+DTypes = tuple[torch.dtype | None, ...]  # one per input; None: no tensor
 
 _PROMOTED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """What autocast casts to on this kind of device; None where it is off. There is none for tensors without data."""
+    """The dtype to which autocast casts on this device type; None where it is off, and on the meta device."""
     return torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else None
 
 
 def autocast(declaration: Operator) -> Callable[[Inputs], Inputs] | None:
-    """The function that casts the inputs of a call while autocast is on; None for an operator of one tensor."""
+    """The function that casts a call's inputs while autocast is on; None if there is nothing to cast."""
     if declaration.autocast:
         return _cast
     if len(declaration.inputs) < 2 or not declaration.differentiable:
@@ -37,12 +37,12 @@ def autocast(declaration: Operator) -> Callable[[Inputs], Inputs] | None:
 
 
 def takes(name: str, dtypes: DTypes) -> bool:
-    """True if an operator that promotes its inputs takes these dtypes as they are."""
+    """True if an operator that promotes its inputs accepts these dtypes unchanged."""
     return _known_widest(name, dtypes) is None
 
 
 def _cast(inputs: Inputs) -> Inputs:
-    """The inputs in autocast's dtype, where it is on for their device; float64 stays, as in torch's own products."""
+    """The inputs in autocast's dtype if it is on for their device. float64 stays, as in torch's own products."""
     dtype = _dtype_at(inputs)
     if dtype is None:
         return inputs
@@ -53,9 +53,9 @@ def _cast(inputs: Inputs) -> Inputs:
 
 
 def _promoted(name: str, inputs: Inputs) -> Inputs:
-    """The inputs in the widest of their dtypes, if the operator refuses their own and autocast is on for their device.
+    """The inputs in the widest of their dtypes, if autocast is on and the operator refuses their own dtypes.
 
-    Parameters and scalars do not widen the others. They are promoted along with them.
+    Parameters and scalars do not determine the widest dtype, but are promoted to it.
     """
     if _dtype_at(inputs) is None:
         return inputs
@@ -75,7 +75,7 @@ def _dtype_at(inputs: Inputs) -> torch.dtype | None:
 
 @functools.cache
 def _known_widest(name: str, dtypes: DTypes) -> str | None:
-    """The name of the dtype to promote inputs of these dtypes to; None if the operator takes them as they are."""
+    """The name of the dtype to promote inputs of these dtypes to; None if the operator accepts them unchanged."""
     given = [
         dtype
         for x, dtype in zip(TABLE[name].inputs, dtypes, strict=False)

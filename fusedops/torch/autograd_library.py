@@ -1,6 +1,6 @@
-"""Autograd in C++: a second library beside the operators', which is loaded if it loads.
+"""Loads the optional library with autograd in C++.
 
-It goes with one minor version of torch. Without it autograd is in Python, of the same derivatives: `autograd.py`.
+It is built for one minor version of torch. Without it, `autograd.py` evaluates the same derivatives in Python.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fusedops.torch import library
 
 
 def _load() -> str | None:
-    """Loads the library, or says why it cannot be."""
+    """Loads the library. Returns the reason if that fails."""
     sentence = loading.autograd_fault(torch.__version__)
     if sentence:
         return sentence
@@ -26,8 +26,8 @@ def _load() -> str | None:
         return f"{file} does not load: {error}. Run: make build-torch"
     register.restype = ctypes.c_char_p
 
-    def register_new(row: Operator | None = None) -> None:
-        """Whichever row it is for: registers those that are not registered."""
+    def register_new(_: Operator | None = None) -> None:
+        """Registers all operators that are not registered yet."""
         if (refused := register()) is not None:
             raise RuntimeError(refused.decode())
 
@@ -39,4 +39,4 @@ def _load() -> str | None:
     return None
 
 
-fault = _load()  # None: torch.ops.fusedops.<op> has its autograd from there
+fault = _load()  # None: loaded

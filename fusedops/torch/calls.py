@@ -1,7 +1,7 @@
-"""The call of an operator as a user writes it, spelled out from its declaration.
+"""Python functions of the operators, generated from their declarations.
 
-On small tensors a call costs what Python does around it, and to pack arguments and look at their types in a loop costs
-more than the looking. So each operator has a function of its own, as if written by hand:
+On small tensors Python's overhead dominates a call, and packing arguments to check them in a loop costs more than the
+checks. So each operator gets a specialized function, as if written by hand:
 
     def rms_norm(x, weight=None, *, eps=1e-06, weight_offset=0.0):
         if isinstance(x, Tensor) and ... and type(eps) is float and type(weight_offset) is float:
@@ -10,8 +10,8 @@ more than the looking. So each operator has a function of its own, as if written
             return operator(x, weight, eps, weight_offset)
         return checked(x, weight, eps=eps, weight_offset=weight_offset)
 
-What it does not take at a glance, `checked` converts or refuses. Attributes that all have their defaults are left out:
-to convert one takes the dispatcher 0.1 to 0.3 microseconds, to fill in a default less.
+`checked` handles all other arguments: it converts or refuses them. Attributes are left out if all have their defaults,
+because the dispatcher takes 0.1 to 0.3 microseconds to convert one, and less to fill in a default.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from fusedops.declarations import Attribute, Input, Operator
 from fusedops.torch import internals
 from fusedops.torch.autocast import autocast, takes
 
-# What the functions speak of besides what they are given.
+# Builtins and local names of the generated code.
 _TYPES = ("bool", "float", "int", "list", "str", "tuple")
-_SPOKEN = (*_TYPES, "TypeError", "RuntimeError", "error", "isinstance", "map", "set", "type")
+_RESERVED = (*_TYPES, "TypeError", "RuntimeError", "error", "isinstance", "map", "set", "type")
 
 
 def _input_test(x: Input) -> str:
     if x.kind == "scalar":
         return f"(type({x.name}) is float or isinstance({x.name}, Tensor))"
     if x.kind == "list":
-        return f"type({x.name}) is list"  # of what, the dispatcher looks itself
+        return f"type({x.name}) is list"  # the dispatcher checks the items
     test = f"isinstance({x.name}, Tensor)"
     return f"({x.name} is None or {test})" if x.kind == "optional" else test
 
 
 def _dtype(x: Input) -> str:
-    """The dtype of an input that has passed its test, or None if there is no tensor."""
+    """An expression for the dtype of an input that has passed its test; None if there is no tensor."""
     absent = {"scalar": f"type({x.name}) is float", "optional": f"{x.name} is None"}.get(x.kind)
     return f"None if {absent} else {x.name}.dtype" if absent else f"{x.name}.dtype"
 
@@ -51,9 +51,9 @@ def _dtype(x: Input) -> str:
 def _default_test(attribute: Attribute) -> str:
     name, default = attribute.name, attribute.default
     if attribute.type == "floats":
-        return "False" if 0.0 in default else f"tuple({name}) == {tuple(default)!r}"  # see below
+        return "False" if 0.0 in default else f"tuple({name}) == {tuple(default)!r}"  # -0.0, see below
     test = f"{name} == {default!r}"
-    if attribute.type == "float" and default == 0:  # -0.0 equals 0.0, and added to -0.0 gives another bit
+    if attribute.type == "float" and default == 0:  # -0.0 == 0.0, but x + -0.0 can differ from x + 0.0
         test += f" and copysign(1.0, {name}) == 1.0"
     return test
 
@@ -94,7 +94,7 @@ def {operator.name}({", ".join(parameters)}):
 """
 
 
-def _of_declared_attributes(declaration: Operator, checked: Callable[..., Any]) -> Callable[..., Any]:
+def _with_checked_names(declaration: Operator, checked: Callable[..., Any]) -> Callable[..., Any]:
     declared = {x.name for x in declaration.attributes}
 
     @functools.wraps(checked)
@@ -112,11 +112,12 @@ def spelled_out(
     checked: Callable[..., Any],
     explain: Callable[[tuple[Any, ...], Exception], None],
 ) -> Callable[..., Any]:
-    """`checked`, past which plain arguments go to `operator`; `explain` may raise a better error than it did.
+    """A function that calls `operator` for plain arguments and `checked` for all others.
 
-    Only `checked`, of the declared attributes, where an argument has the name of something that the code uses.
+    If `operator` raises an error, `explain` may raise a better one. If an argument's name is reserved in the generated
+    code, the function is `checked` alone, which then refuses undeclared attributes.
     """
-    own: dict[str, Any] = {
+    namespace: dict[str, Any] = {
         "Tensor": torch.Tensor,
         "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
@@ -127,9 +128,9 @@ def spelled_out(
         "explain": explain,
     }
     names = {declaration.name, *(x.name for x in declaration.inputs), *(x.name for x in declaration.attributes)}
-    if not names.isdisjoint((*own, *_SPOKEN)):
-        return _of_declared_attributes(declaration, checked)
-    exec(compile(_source(declaration), f"<fusedops.torch: {declaration.name}>", "exec"), own)
-    function: Callable[..., Any] = own[declaration.name]
+    if not names.isdisjoint((*namespace, *_RESERVED)):
+        return _with_checked_names(declaration, checked)
+    exec(compile(_source(declaration), f"<fusedops.torch: {declaration.name}>", "exec"), namespace)
+    function: Callable[..., Any] = namespace[declaration.name]
     function.__module__ = __name__
     return function

@@ -1,6 +1,6 @@
-"""The derivative of an operator, applied to what torch hands around: in reverse and forward mode.
+"""Evaluates an operator's derivative for torch, in reverse and forward mode.
 
-`fusedops/derivatives.py` and `fusedops/gradients/` have the formulas.
+The formulas are in `fusedops/derivatives.py` and `fusedops/gradients/`.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from fusedops.torch.library import BUILT_IN, Signature
 FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)  # operators.py adds the operators
 
 
-def alive(x: Any) -> Any:
-    """Without the wrappers of transforms that have ended. torch itself takes off only one, and fails on the next."""
+def unwrapped(x: Any) -> Any:
+    """x without the wrappers of transforms that have ended. torch removes only one wrapper, and fails on the next."""
     while isinstance(x, torch.Tensor) and x is not (inner := internals.unwrap_if_dead(x)):
         x = inner
     return x
 
 
 def _picker(places: Sequence[int]) -> Callable[[Arguments], Arguments]:
-    """A function that picks the items at these places; operator.itemgetter, but always a tuple."""
+    """operator.itemgetter that always returns a tuple."""
     return itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[i] for i in places)
 
 
 class Derivative:
-    """Applies an operator's gradient formula to what torch hands around.
+    """Applies an operator's gradient formula to torch's tensors.
 
-    On small tensors a backward costs what Python does around the kernel: what can be known of an operator beforehand
-    is looked up here, once.
+    On small tensors Python's overhead dominates a backward, so everything that the declaration determines is computed
+    once, in the constructor.
     """
 
     def __init__(self, signature: Signature, gradient: Gradient) -> None:
@@ -59,13 +59,13 @@ class Derivative:
         attributes = [x.name for x in declaration.attributes]
         read = [*gradient.saves, *numbers, *attributes]
         self.context_type: Any = namedtuple("Context", (*read, "wanted"))  # type: ignore[misc]
-        # Where the formula's scalar inputs stand, and the numbers that stand in for them.
+        # Positions of the scalar inputs that the formula reads, each with the position of its number.
         scalars = [(self.names[i], number) for i, number in zip(signature.scalars, numbers, strict=True)]
         self.numbers = [(read.index(x), read.index(number)) for x, number in scalars if x in gradient.saves]
         self.defaults = (*(0.0 for _ in numbers), *(x.default for x in declaration.attributes))
 
     def _reader(self, gradient: Gradient) -> Callable[[tuple[bool, ...]], tuple[bool, ...]] | None:
-        """Of which inputs' gradients are wanted: which of `saves` are read for them. None: always all."""
+        """A function from `needs_input_grad` to flags that mark the entries of `saves` to keep; None: always all."""
         reads = gradient.reads
         if reads is None:
             return None
@@ -78,13 +78,13 @@ class Derivative:
         return is_read
 
     def save(self, ctx: Any, inputs: Sequence[Any], rest: Arguments, outputs: Any) -> None:
-        """Keeps what the formula reads: tensors where autograd can see them, numbers and attributes beside them."""
+        """Saves the formula's inputs: tensors with save_for_backward, numbers and attributes on ctx."""
         outputs = outputs if type(outputs) is tuple else (outputs,)
         tensors = self.pick_saved((*inputs, *outputs))
-        ctx.save_for_forward(*tensors)  # which torch drops when the call ends
+        ctx.save_for_forward(*tensors)  # torch drops these when the call ends
         if self.is_read:
             is_read = self.is_read(ctx.needs_input_grad[:-1])
-            tensors = tuple(x if kept else None for x, kept in zip(tensors, is_read, strict=True))
+            tensors = tuple(x if needed else None for x, needed in zip(tensors, is_read, strict=True))
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         if self.constants:
@@ -93,16 +93,16 @@ class Derivative:
         ctx.outputs = [(outputs[i].shape, outputs[i].dtype) for i in self.differentiable]
 
     def context(self, ctx: Any, saved: Arguments, wanted: Mapping[str, bool]) -> Any:
-        """The formula's `c`."""
+        """The formula's argument `c`."""
         values = [*saved, *ctx.rest]
         for i, number in self.numbers:
             if values[i] is None:
                 values[i] = values[number]
         values.append(wanted.__getitem__)
-        return tuple.__new__(self.context_type, values)  # half the time of the named tuple's own constructor
+        return tuple.__new__(self.context_type, values)  # twice as fast as the constructor
 
     def evaluate(self, ctx: Any, saved: Arguments, needed: Sequence[bool], dy: Arguments) -> list[Any]:
-        """The gradient of every input; None where it is not needed or nothing flows."""
+        """The gradient of every input; None if it is not needed or no upstream gradient is defined."""
         if dy[0] is None and all(x is None for x in dy):
             return [None] * len(needed)
         wanted = dict(zip(self.names, needed, strict=True)) if False in needed else self.all_wanted
@@ -116,12 +116,12 @@ class Derivative:
         return result
 
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
-        """Forward mode: the formula is linear in dy, and its transpose maps tangents of inputs to those of outputs."""
+        """Forward mode. The formula is linear in dy; its transpose maps input tangents to output tangents."""
         tangents = tangents[: self.signature.inputs]
         wanted = [tangent is not None for tangent in tangents]
         given = tuple(tangent for tangent in tangents if tangent is not None)
 
-        # The unwanted gradient of a mask or of integers is an output that is not floating, and has no tangent.
+        # An integer or boolean output has no tangent.
         floating = [dtype.is_floating_point for _, dtype in ctx.outputs]
 
         def of_floating(values: Sequence[Any]) -> Arguments:
@@ -133,18 +133,18 @@ class Derivative:
             gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
             return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
 
-        # torch turns forward mode off here, which would cut off the transforms around this one as well. Turned on, it
-        # must not see the tangents of what is saved: the formula is differentiated with respect to dy alone.
+        # torch turns forward mode off here, but the outer transforms need it. Saved tensors lose their tangents, since
+        # the formula is differentiated with respect to dy alone.
         with internals.forward_mode(True):
             saved = tuple(
-                x if x is None else forward_ad.unpack_dual(alive(x), level=0).primal for x in ctx.saved_tensors
+                x if x is None else forward_ad.unpack_dual(unwrapped(x), level=0).primal for x in ctx.saved_tensors
             )
             zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs if dtype.is_floating_point]
             results = of_floating(neutral.vjp(pull_back, zeros, given))
         return results[0] if len(results) == 1 else results
 
     def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
-        """With None for the saved outputs, which have neither gradient nor tangent."""
+        """These values, with None for each saved output, which has neither gradient nor tangent."""
         if not self.constants:
             return tuple(of_differentiable)
         values: list[Any] = [None] * (len(self.differentiable) + len(self.constants))

@@ -1,4 +1,4 @@
-"""Better errors than torch's for tensors of kinds that the operators do not take."""
+"""Errors for tensor types that the operators do not support."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Inputs = tuple[Any, ...]
 
 
 def check_dense(declaration: Operator, inputs: Inputs) -> None:
-    """Raises TypeError for the kinds of tensors that torch has no kernel of ours for."""
-    with internals.without_subclasses():  # a subclass need not know what a layout is
+    """Raises TypeError for sparse, quantized and nested tensors, for which no kernel is registered."""
+    with internals.without_subclasses():  # a subclass may not support `layout`
         for name, x in _tensors(declaration, inputs):
             if x.layout is not torch.strided or x.is_quantized or x.is_nested:
                 layout = "nested" if x.layout is torch.strided else str(x.layout).removeprefix("torch.")
@@ -25,7 +25,7 @@ def check_dense(declaration: Operator, inputs: Inputs) -> None:
 
 
 def _tensors(declaration: Operator, inputs: Inputs) -> Iterator[tuple[str, torch.Tensor]]:
-    """Those among the inputs, with their names."""
+    """All tensors among the inputs, with their names."""
     for declared, x in zip(declaration.inputs, inputs, strict=False):
         for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
             if isinstance(item, torch.Tensor):
@@ -33,21 +33,21 @@ def _tensors(declaration: Operator, inputs: Inputs) -> Iterator[tuple[str, torch
 
 
 def explain(declaration: Operator, inputs: Inputs, error: Exception) -> None:
-    """Raises a better error than the one that a call with these inputs raised, if there is one."""
+    """Raises a more specific error for a call with these inputs that has raised `error`, if there is one."""
     check_dense(declaration, inputs)
     _check_classes(declaration, inputs, error)
 
 
 def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> None:
-    """Raises TypeError where `error` says that a subclass of torch.Tensor does not run the operator.
+    """Raises TypeError if `error` comes from a subclass of torch.Tensor that does not support the operator.
 
-    That shows only when it is called: some subclasses run any operator.
+    Only a call can show that: some subclasses support any operator.
     """
     tensors = [*_tensors(declaration, inputs)]
     distributed = [name for name, x in tensors if internals.is_distributed(x)]
     if distributed and "mixed torch.Tensor and DTensor" in str(error):
         for name, x in tensors:
-            if not internals.is_distributed(x) and x.numel() != 1:  # DTensor takes one number as it is
+            if not internals.is_distributed(x) and x.numel() != 1:  # DTensor accepts a tensor of one element
                 placed = f"torch.distributed.tensor.distribute_tensor({name}, {distributed[0]}.device_mesh, placements)"
                 raise TypeError(
                     f"fusedops.{declaration.name}: {name} must be a DTensor beside {distributed[0]}; "

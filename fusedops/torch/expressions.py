@@ -33,8 +33,11 @@ class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):
         )
 
     def _with_numbers(self, values: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Eager code has operators that take numbers, which cost no memory there. A graph gets tensors: a new value
-        needs no compilation, and a file that holds the graph needs no operator but those of `__init__`."""
+        """The operator and its inputs.
+
+        Eager code calls an operator that takes numbers, which needs no memory for them. A graph gets tensors: a new
+        value needs no compilation, and a saved graph needs only the operators that `__init__` adds.
+        """
         numbers = tuple(map(checks.is_number, values))
         values = tuple(self._double(i, x) if numbers[i] else x for i, x in enumerate(values))
         if not (_is_compiling() or _is_recorded()):
@@ -43,8 +46,8 @@ class _Elementwise(Elementwise[torch.Tensor, torch.Tensor]):
         tensors = [x for x in values if isinstance(x, torch.Tensor)]
         if tensors:
             dtype = torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
-            # A product, since the compiler makes a constant of what scalar_tensor() and its like are given. It has the
-            # rank of the tensors, so that vmap folds the call.
+            # A product, since the compiler treats the argument of scalar_tensor() as a constant. It has the rank of the
+            # tensors, so that vmap folds the call.
             shape = (1,) * max(x.dim() for x in tensors)
             one = torch.ones(shape, dtype=dtype, device=tensors[0].device)
             values = tuple(x * one if numbers[i] else x for i, x in enumerate(values))

@@ -1,6 +1,6 @@
-"""The formulas of fusedops/flops.py, where torch.utils.flop_counter.FlopCounterMode looks for them.
+"""Registers the formulas of fusedops/flops.py with torch.utils.flop_counter.
 
-torch's module imports Triton, which takes as long as all of fusedops: the formulas wait until somebody else imports it.
+That module imports Triton, which takes as long as importing fusedops, so the registration waits for its first import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _counted(signature: Signature, formula: Formula) -> Any:
     attributes = [x.name for x in declaration.attributes]
 
     def count(*arguments: Any, out_shape: Any = None, **keywords: Any) -> int:
-        """Of the shapes that torch gives in place of tensors."""
+        # torch passes shapes in place of tensors.
         shapes = dict(zip(inputs, signature.padded(arguments), strict=True))
         rest = dict(zip(attributes, signature.attributes(arguments[signature.inputs :]), strict=True))
         return formula(**(shapes | rest | keywords))
@@ -36,15 +36,15 @@ def _counted(signature: Signature, formula: Formula) -> Any:
     return count
 
 
-def _register(row: Operator) -> None:
-    formula = FLOPS.get(row.name)
+def _register(operator: Operator) -> None:
+    formula = FLOPS.get(operator.name)
     if formula:
-        operator = getattr(torch.ops.fusedops, row.name)
-        sys.modules[_COUNTER].register_flop_formula(operator)(_counted(SIGNATURES[row.name], formula))
+        registered = getattr(torch.ops.fusedops, operator.name)
+        sys.modules[_COUNTER].register_flop_formula(registered)(_counted(SIGNATURES[operator.name], formula))
 
 
 class _AtImport(MetaPathFinder):
-    """Registers the formulas when torch's module has been imported."""
+    """Registers the formulas after torch's module has been imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,6 +1,6 @@
-"""The public functions of fusedops.torch: those of fusedops/functions/ over torch's operators and tensors.
+"""The public functions of fusedops.torch: those of fusedops/functions/, bound to torch's operators and tensors.
 
-The build writes their types, for editors and type checkers, into functions.pyi.
+The build writes their types into functions.pyi.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""fusedops.torch.jit.load(): the build at run time. Without a build it is reached through `import fusedops`."""
+"""fusedops.torch.jit.load(), the build at run time. Without a build, use it through `import fusedops`."""
 
 from fusedops.building.jit import load
 

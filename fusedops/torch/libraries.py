@@ -1,4 +1,4 @@
-"""Operators of one's own for torch."""
+"""Custom operators for torch."""
 
 from __future__ import annotations
 

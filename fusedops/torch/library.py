@@ -1,7 +1,7 @@
-"""The operators of the compiled library as torch knows them, and the table that it was made of.
+"""The compiled library, its operator table and the operators' signatures in torch.
 
-The table grows. What must be done for an operator is done by `for_each`, for those that there are and for those that a
-process adds.
+The table can grow. `for_each(f)` calls f for each operator: for the present ones at once, and for later ones when they
+are added.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _load() -> ctypes.CDLL:
 LIBRARY = _load()
 CORE = declarations.read(LIBRARY)
 TABLE = CORE.table
-BUILT_IN = frozenset(TABLE)  # the names of the rows that no process has added
-DTYPES = tuple(getattr(torch, name) for name in CORE.dtypes)  # by the core's numbers
+BUILT_IN = frozenset(TABLE)  # without operators that the process adds
+DTYPES = tuple(getattr(torch, name) for name in CORE.dtypes)  # indexed by the core's dtype numbers
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Signature:
         return len(self.declaration.inputs)
 
     def padded(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The inputs, of arguments that may be more or fewer; torch leaves trailing defaults, absent inputs, out."""
+        """The inputs among a call's arguments, with None for absent trailing ones, which torch leaves out."""
         given = tuple(inputs[: self.inputs])
         return given + (None,) * (self.inputs - len(given))
 
     def attributes(self, rest: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The attributes among the arguments behind the inputs; torch leaves trailing defaults out."""
+        """The attributes among the arguments after the inputs, with trailing defaults, which torch leaves out."""
         given = tuple(rest[len(self.scalars) :])
         return given + tuple(a.default for a in self.declaration.attributes[len(given) :])
 
@@ -82,27 +82,27 @@ LIBRARY.fusedops_torch_register_new.restype = ctypes.c_char_p
 
 @internals.before_tracing
 def added() -> None:
-    """Makes operators of torch of the rows that were added to the core's table, if there are any."""
+    """Registers operators that were added to the core's table with torch."""
     GROWTH.grow(_register)
 
 
-def _register(rows: Sequence[declarations.Operator]) -> dict[str, Exception]:
+def _register(operators: Sequence[declarations.Operator]) -> dict[str, Exception]:
     sentence = LIBRARY.fusedops_torch_register_new()
     if sentence is None:
         return {}
-    return {row.name: RuntimeError(sentence.decode()) for row in rows if not hasattr(torch.ops.fusedops, row.name)}
+    return {x.name: RuntimeError(sentence.decode()) for x in operators if not hasattr(torch.ops.fusedops, x.name)}
 
 
 @internals.before_tracing
 def add(operators: Callable[[], Any]) -> None:
-    """Adds operators of a library of their own, by the function with which it shows them."""
+    """Adds the operators of another library; `operators` is the function that it exports."""
     with GROWTH.lock:
         growth.add(LIBRARY, operators)
         added()
 
 
-def _sign(row: declarations.Operator) -> None:
-    SIGNATURES[row.name] = Signature.of(row)
+def _sign(operator: declarations.Operator) -> None:
+    SIGNATURES[operator.name] = Signature.of(operator)
 
 
 for_each(_sign)

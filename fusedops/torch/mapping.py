@@ -1,4 +1,4 @@
-"""torch.vmap: one call, where an operator treats all leading dimensions alike, else a loop."""
+"""torch.vmap: one call if the operator treats all leading dimensions alike, otherwise a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fusedops.torch.shapes import Shaped, infer
 
 
 def _padded(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """With zeros at the end of a dimension."""
+    """x with one slice of zeros appended to a dimension."""
     shape = list(x.shape)
     shape[dim] = 1
     return torch.cat([x, x.new_zeros(shape)], dim)
@@ -40,10 +40,10 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
     def fold(
         size: int, dims: Sequence[int | None], inputs: Sequence[Any], single: Sequence[Any], rest: Sequence[Any]
     ) -> tuple[Any, Any]:
-        """One call with the mapped dimension first, where the operator treats leading dimensions alike.
+        """One call with the mapped dimension first.
 
-        A further dimension can make inputs valid that a single call refuses, such as rows of scalars. So the rule
-        checks the inputs of a single call first.
+        `infer` checks the inputs of a single call first: the additional dimension can make inputs valid that a single
+        call refuses, such as scalars.
         """
         outputs = infer(signature, (*single, *rest))
         moved = [
@@ -53,12 +53,12 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
         results = op(*moved, *rest)
         if isinstance(results, torch.Tensor):
             return results, 0
-        # An output that is not needed is empty and has one dimension, with and without a mapped one.
+        # An output that is not needed is empty, has one dimension, and is not mapped.
         places = (0 if y.dim() > len(shape) else None for y, (_, shape) in zip(results, outputs, strict=True))
         return results, tuple(places)
 
     def loop(size: int, dims: Sequence[int | None], inputs: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, Any]:
-        if size == 0:  # shapes and dtypes are those of a call on zeros, of which nothing is kept
+        if size == 0:  # a call on zeros gives shapes and dtypes
             padded = [x if d is None else _padded(x, d) for x, d in zip(inputs, dims, strict=True)]
             results, places = loop(1, dims, padded, rest)
             return internals.tree_map(lambda y: y[:0], results), places
@@ -78,7 +78,7 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
         mapped = {rank for i, rank in enumerate(ranks) if i not in shared and rank is not None}
         batched = is_batched(declaration, signature.named_attributes(arguments), inputs)
         foldable = batched and len(mapped) == 1 and all(dims[i] is None for i in shared)
-        # A scalar of more dimensions, which some rows broadcast, would meet the mapped one.
+        # A scalar input of higher rank would be broadcast along the mapped dimension.
         foldable = foldable and all((ranks[i] or 0) <= max(mapped) for i in signature.scalars)
         if foldable:
             return fold(info.batch_size, dims, inputs, single, rest)
@@ -87,10 +87,11 @@ def _rule(signature: Signature, op: Callable[..., Any]) -> Callable[..., tuple[A
     return rule
 
 
-def _register(row: Operator) -> None:
-    if row.has_effects_or_lists:
+def _register(operator: Operator) -> None:
+    if operator.has_effects_or_lists:
         return  # torch refuses to map it
-    torch.library.register_vmap(f"fusedops::{row.name}", _rule(SIGNATURES[row.name], overload(row.name)))
+    name = operator.name
+    torch.library.register_vmap(f"fusedops::{name}", _rule(SIGNATURES[name], overload(name)))
 
 
 for_each(_register)

@@ -38,13 +38,13 @@ def _packed(x: Tensor, offsets_q: Tensor, offsets_k: Tensor) -> tuple[Tensor, Te
     rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device)
     own = torch.searchsorted(offsets_q[1:], rows, right=True)
     others = torch.searchsorted(offsets_k[1:], _columns(x), right=True)
-    further = torch.nn.functional.pad((offsets_k - offsets_q)[1:], (0, 1))  # rows behind the last may not read outside
+    further = torch.nn.functional.pad((offsets_k - offsets_q)[1:], (0, 1))  # padded for rows after the last sequence
     beside = rows + further[own]
     return own.unsqueeze(-1), others, beside.unsqueeze(-1)
 
 
-def _probabilities(scores: Tensor, kept: Sequence[Tensor]) -> Tensor:
-    if not kept:
+def _probabilities(scores: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    if not masks:
         return torch.softmax(scores, -1)
     all_kept, lowered = _lowered(scores, kept)
     return torch.where(all_kept, torch.softmax(lowered, -1), 0.0)
@@ -67,8 +67,8 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
     if not internals.is_within_kernel_of_torch_func():
         _, pull_back = torch.func.vjp(function, *inputs)
         return pull_back(upstream)
-    # torch.func has called a kernel, and cannot begin another transform in there. Aliases keep the graph and the
-    # tangents of the inputs, and tell this use of them from others.
+    # Inside a kernel that torch.func has called, no transform can begin. Aliases keep the graph and the tangents of the
+    # inputs, and separate this use of an input from others.
     differentiable_again = torch.is_grad_enabled()
     with torch.enable_grad(), internals.enable_inplace_requires_grad(True):
         aliases = [x.view_as(x) for x in inputs]
@@ -90,7 +90,7 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
     )
 
 
-# Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not take those from a table.
+# Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not support methods in a table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "beside": _beside,
     "cast": lambda x, like: x.to(like.dtype),

@@ -1,9 +1,8 @@
 """Every operator of the core as a function of torch's tensors.
 
-An operator is called as `operator(*inputs, **attributes)`, its inputs in the order of the declaration: tensors, None
-for an absent optional, a number where a scalar is wanted. The function checks the types of the arguments, applies
-autocast and calls the registered operator, `torch.ops.fusedops.<name>`. Autograd and torch.func are the dispatcher's
-work: see autograd.py.
+An operator is called as `operator(*inputs, **attributes)`, with inputs in the order of the declaration: tensors, None
+for an absent optional input, or a number for a scalar input. The function checks the types of the arguments, applies
+autocast and calls `torch.ops.fusedops.<name>`. The dispatcher handles autograd and torch.func: see autograd.py.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fusedops.declarations import Operator
-from fusedops.torch import autograd, autograd_library, flops, internals, mapping, shapes  # noqa: F401  for their effect
-from fusedops.torch.arguments import arrangement
+from fusedops.torch import autograd, autograd_library, flops, internals, mapping, shapes  # noqa: F401  they register kernels
+from fusedops.torch.arguments import argument_parser
 from fusedops.torch.autocast import autocast
 from fusedops.torch.calls import spelled_out
 from fusedops.torch.derivatives import FORMULA_NAMES
@@ -36,10 +35,10 @@ def _function(signature: Signature) -> Callable[..., Any]:
     cast_inputs = autocast(declaration)
     public = overload(declaration.name)
     operator = internals.in_cpp(public)
-    arranged = arrangement(signature)
+    parse = argument_parser(signature)
 
     def checked(*inputs: Any, **attributes: Any) -> Any:
-        tensors, rest = arranged(inputs, attributes)
+        tensors, rest = parse(inputs, attributes)
         if cast_inputs is not None and _is_any_autocast_enabled():
             tensors = cast_inputs(tensors)
         if _is_compiling():
@@ -58,10 +57,10 @@ def _function(signature: Signature) -> Callable[..., Any]:
 OPERATORS = cast("Operators", SimpleNamespace())
 
 
-def _offer(row: Operator) -> None:
-    function = _function(SIGNATURES[row.name])
-    setattr(OPERATORS, row.name, function)
-    FORMULA_NAMES.add(row.name, function)
+def _add(operator: Operator) -> None:
+    function = _function(SIGNATURES[operator.name])
+    setattr(OPERATORS, operator.name, function)
+    FORMULA_NAMES.add(operator.name, function)
 
 
-for_each(_offer)
+for_each(_add)

@@ -12,15 +12,15 @@ from fusedops.torch import distributed, internals
 
 
 def seed_of(function: str, seed: Any, x: Any) -> Any:
-    """The seed as an operator takes it, where x is: a tensor as it was given, of a pair of integers, or drawn.
+    """The seed tensor on x's device: the given tensor, a pair of integers as a tensor, or a new seed.
 
-    An operator of torch's draws it, which torch's generators, compilers and transforms know: torch.manual_seed repeats
-    it, a captured CUDA graph draws at each replay, torch.utils.checkpoint draws it again, and vmap asks for a
-    `randomness`. Nothing here waits for the GPU, as copying numbers to it would.
+    An operator of torch draws a new seed, so torch.manual_seed repeats it, a captured CUDA graph draws at each replay,
+    torch.utils.checkpoint draws the same again, and vmap requires `randomness`. Nothing here waits for the GPU, as a
+    copy from the host would.
     """
-    if hasattr(seed, "dtype"):  # a tensor, or what stands for one
+    if hasattr(seed, "dtype"):  # a tensor or a proxy
         return seed
-    device = x.device if isinstance(x, Tensor) else None  # the operator refuses what is no tensor
+    device = x.device if isinstance(x, Tensor) else None  # the operator refuses other types
     if seed is None:
         made = torch.randint(2**63 - 1, (2,), dtype=torch.int64, device=device)
     else:

@@ -1,4 +1,4 @@
-"""Whether a call is recorded for a backward."""
+"""Tests if a call is recorded for a backward."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fusedops.torch import internals
 
 
 def may_need_gradient(*tensors: Any) -> bool:
-    """Of reverse mode. Forward mode, which asks for nothing that was kept, does without."""
+    """True if reverse mode may need a gradient. Forward mode needs no saved tensors."""
     return torch.is_grad_enabled() and any(map(_requires_grad, tensors)) and not is_traced()
 
 
 def is_traced() -> bool:
-    """Whether TorchScript's tracer records: what it has recorded runs both with gradients and without."""
+    """True while TorchScript's tracer records a graph, which must run with and without gradients."""
     return not torch.compiler.is_compiling() and internals.tracing_state() is not None
 
 
@@ -25,5 +25,5 @@ def _requires_grad(x: Any) -> bool:
         return x.requires_grad
     if not isinstance(x, Tensor):
         return False
-    with torch._C.DisableTorchFunctionSubclass():  # a subclass need not answer
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may not support requires_grad
         return x.requires_grad

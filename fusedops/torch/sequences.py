@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-_ATTENTION = torch._C._nn.scaled_dot_product_attention  # torch.nn.functional's own, unless a program replaces it
+_ATTENTION = torch._C._nn.scaled_dot_product_attention  # the original
 
 
 def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] | None:

@@ -1,4 +1,4 @@
-"""The kernels for fake tensors, which have a shape and no data: shapes and dtypes of outputs by the core's own rule."""
+"""Kernels for fake tensors: the core's `infer` gives the outputs' shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Shaped:
 
 
 def infer(signature: Signature, arguments: Sequence[Any]) -> list[tuple[torch.dtype, list[Any]]]:
-    """The dtype and shape of every output, by the core's rule, over sizes that may be symbols.
+    """The dtype and shape of every output, inferred by the core. Sizes may be symbols.
 
-    Raises RuntimeError with the rule's sentence if it refuses the inputs.
+    Raises RuntimeError with the core's error message if it refuses the inputs.
     """
     symbols: list[Any] = []
 
@@ -62,7 +62,7 @@ def infer(signature: Signature, arguments: Sequence[Any]) -> list[tuple[torch.dt
     words = iter(answer)
     for _ in range(next(words)):
         left, right = size(next(words)), size(next(words))
-        internals.check(left == right)  # type: ignore[no-untyped-call]  # it becomes a guard
+        internals.check(left == right)  # type: ignore[no-untyped-call]  # becomes a guard
     outputs = []
     for _ in declaration.outputs:
         dtype, rank = DTYPES[next(words)], next(words)
@@ -71,9 +71,9 @@ def infer(signature: Signature, arguments: Sequence[Any]) -> list[tuple[torch.dt
 
 
 def takes_dtypes(name: str, dtypes: Sequence[torch.dtype | None]) -> bool:
-    """True if the rule of an operator without lists takes inputs of these dtypes, whatever their shapes.
+    """True if an operator without lists accepts inputs of these dtypes, with any shapes and default attributes.
 
-    None stands for an absent input. The attributes have their defaults.
+    None stands for an absent input.
     """
     declaration = SIGNATURES[name].declaration
     tokens: list[int] = []
@@ -83,14 +83,14 @@ def takes_dtypes(name: str, dtypes: Sequence[torch.dtype | None]) -> bool:
 
 
 def _place(dtype: torch.dtype) -> int:
-    """The core's number of a dtype."""
+    """The core's number for a dtype."""
     return DTYPES.index(dtype) if dtype in DTYPES else len(DTYPES)
 
 
 def _answer(declaration: Operator, tokens: list[int], attributes: Sequence[Any], more: int = 0) -> Any:
-    """The words of the rule's result, or as bytes the sentence with which it refuses the inputs."""
+    """The core's result as integers, or its error message as bytes."""
     texts = [a.spelled(value).encode() for a, value in zip(declaration.attributes, attributes, strict=True)]
-    # There is room for as many outputs of as many dimensions as there can be, and for `more` words.
+    # 4096 exceeds the size of the largest number of outputs of the largest rank; `more` is for equalities.
     result = (ctypes.c_int64 * (4096 + more))()
     refused = LIBRARY.fusedops_infer(
         declaration.name.encode(),
@@ -102,28 +102,28 @@ def _answer(declaration: Operator, tokens: list[int], attributes: Sequence[Any],
     return result if refused is None else refused
 
 
-def _register_fake(row: Operator) -> None:
-    signature = SIGNATURES[row.name]
+def _register_fake(operator: Operator) -> None:
+    signature = SIGNATURES[operator.name]
 
     def fake(*arguments: Any, **keywords: Any) -> Any:
         arguments = _positional(signature, arguments, keywords)
         inferred = infer(signature, arguments)
-        like = _items(arguments[row.leading])[0]
-        for declared, given in zip(row.inputs, arguments, strict=False):
+        like = _items(arguments[operator.leading])[0]
+        for declared, given in zip(operator.inputs, arguments, strict=False):
             for i, tensor in enumerate(_items(given)):
                 if tensor.device != like.device:
-                    raise checks.other_device(row, checks.named(declared, i), like.device, tensor.device)
+                    raise checks.other_device(operator, checks.named(declared, i), like.device, tensor.device)
         outputs = [
             _empty(like, dtype, shape, output.padded and like.device.type == "cuda")
-            for output, (dtype, shape) in zip(row.outputs, inferred, strict=True)
+            for output, (dtype, shape) in zip(operator.outputs, inferred, strict=True)
         ]
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
-    torch.library.register_fake(f"fusedops::{row.name}", fake)
+    torch.library.register_fake(f"fusedops::{operator.name}", fake)
 
 
 def _empty(like: torch.Tensor, dtype: torch.dtype, shape: Sequence[Any], padded: bool) -> torch.Tensor:
-    """As torch_binding/allocation.cpp makes it: row-major, or with rows padded_row() of view.h apart."""
+    """The layout that torch_binding/allocation.cpp makes: row-major, or with row stride padded_row() of view.h."""
     if not padded or dtype.itemsize != 2:
         return like.new_empty(shape, dtype=dtype)
     row = (shape[-1] + CORE.padded - 1) // CORE.padded * CORE.padded
@@ -131,7 +131,7 @@ def _empty(like: torch.Tensor, dtype: torch.dtype, shape: Sequence[Any], padded:
 
 
 def _items(given: Any) -> Sequence[torch.Tensor]:
-    """The tensors of an input: of a list, or of what is one tensor or none."""
+    """The tensors of an input: of a list, one, or none."""
     if isinstance(given, (list, tuple)):
         return given
     return () if given is None else (given,)

@@ -1,21 +1,20 @@
-"""One line to switch a model over, `fusedops.torch.convert`, and one to switch it back, `revert`.
+"""`fusedops.torch.convert` switches a model to fused kernels, `revert` switches it back.
 
-A module is converted by its class alone: `module.__class__` becomes a subclass of the class that it had, without state
-of its own. For torch.nn's modules that is the layer of the same name in `fusedops.torch.nn`; for those of Hugging
-Face's transformers it is made of the module's own class and of a mixin in `hf/`, which has the faster `forward`, and
-for torch.nn's Sequential and its subclasses likewise (`sequential.py`).
+Conversion changes only the class of a module: `module.__class__` becomes a subclass of the original class, without
+state of its own. For torch.nn's modules this is the layer of the same name in `fusedops.torch.nn`. For modules of
+Hugging Face's transformers it combines the module's own class with a mixin of `hf/` that has the faster `forward`.
+`sequential.py` does the same for torch.nn.Sequential and its subclasses.
 
-A class is known by what the code of its `forward` computes, whatever its name: `hf/forms/` is the catalogue of the
-code that is known, `source.py` compares.
+A class is recognized by the code of its `forward`, not by its name: `hf/forms/` is the catalogue of known code, and
+`source.py` compares.
 
-The attention of transformers' models is exchanged by its name in their configs instead: `hf/implementation.py`, with
-what stands behind the name in `hf/attention.py` and `hf/masks.py`.
+The attention of transformers' models is selected by a name in their configs: `hf/implementation.py` changes the name,
+`hf/attention.py` and `hf/masks.py` implement it.
 
-How a family of models is added: mostly not at all, since its code is that of others. If a module is kept that should
-not be, add its `forward` as a form to the file of `hf/forms/` for its idea, with the names of attributes that the mixin
-asks for. Where no mixin computes it, write one in the file of the same idea in `hf/`; what it must have is said in
-`hf/layer.py`. Then add the family to `tests/helpers/hugging_face.py`: the suite in
-`tests/torch/test_convert_families.py` runs on all that are there.
+Most new families of models need no work, since they copy code of others. If a module is skipped, add its `forward` as a
+form to the matching file of `hf/forms/`, with the mixin's names of attributes. If no mixin computes it, write one in
+the matching file of `hf/`; `hf/layer.py` documents the interface. Then add the family to
+`tests/helpers/hugging_face.py`: the suite in `tests/torch/test_convert_families.py` runs on all families in it.
 """
 
 from __future__ import annotations
@@ -107,11 +106,11 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
 
 def reported(model: torch.nn.Module, functions: bool = False, fuse_loss: bool = False) -> conversion.Report:
-    """As `convert`, and what it would print, as an object."""
+    """Converts a model, and returns the report that `convert` prints."""
     modules = list(_checked("convert", model).modules())
     rules = Modules(model, functions, fuse_loss)
     report = conversion.Report(rules, type(model).__name__)
-    # Those within others come first: what a block can fuse depends on what it is made of.
+    # Submodules first: a block can fuse only what its converted parts support.
     conversion.convert(modules[::-1], rules, report)
     for change in implementation.convert(modules):
         (report.notes if change.reason else report.further).append(str(change))

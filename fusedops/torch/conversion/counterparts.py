@@ -1,4 +1,4 @@
-"""Which class a module of a known class becomes, which it was, and why others are kept."""
+"""The rules of a conversion: counterparts of known classes, their originals, and reasons to skip others."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _OF_TORCH: dict[type, type] = {
     torch.nn.TransformerDecoderLayer: transformer.TransformerDecoderLayer,
     torch.nn.TransformerEncoderLayer: transformer.TransformerEncoderLayer,
 }
-# Few of these are converted; the report mentions neither the others nor subclasses.
+# The report mentions neither unconverted instances nor subclasses of these.
 _LINEAR: dict[type, type] = {torch.nn.Linear: PlainLinear}
 _ORIGINALS = {counterpart: kind for kind, counterpart in (_OF_TORCH | _LINEAR).items()}
 
 _SERVED = "torch's own kernel serves as well"
-_KEPT: dict[type, str] = {
+_SKIPPED: dict[type, str] = {
     torch.nn.GELU: _SERVED,
     torch.nn.ReLU: _SERVED,
     torch.nn.SiLU: _SERVED,
@@ -52,7 +52,7 @@ class Modules(conversion.Rules):
         self._fuse_loss = fuse_loss
         self._names = {module: path or type(model).__name__ for path, module in model.named_modules()}
         self._functions_of = functools.cache(called)
-        self._look_up = functools.cache(hf.look_up)  # no longer than for one model: functions may be exchanged
+        self._look_up = functools.cache(hf.look_up)  # per model: functions may be replaced in between
         owners = {x: module for module in model.modules() for x in module.parameters(recurse=False) if not is_lazy(x)}
         self._parameters = Counter[torch.nn.Module]()
         for x, module in owners.items():
@@ -118,7 +118,7 @@ class Modules(conversion.Rules):
         kind = type(thing)
         if kind in _LINEAR and is_served(thing):
             return None
-        if sequential.is_sequential(kind) and not any(sequential.meant(thing)):
+        if sequential.is_sequential(kind) and not any(sequential.candidates(thing)):
             return None
         return "its forward is an attribute of its own, which somebody has set" if "forward" in vars(thing) else None
 
@@ -128,15 +128,11 @@ class Modules(conversion.Rules):
         subclass = super().kept(thing)
         if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
             return "sharded by fully_shard: convert the model before"
-        unknown = self._unknown(type(thing))
+        found = self._look_up(type(thing))
+        unknown = found if isinstance(found, str) else None
         if subclass and unknown:
             return f"{subclass}; it {unknown}"
-        return subclass or unknown or _KEPT.get(type(thing))
-
-    def _unknown(self, kind: type) -> str | None:
-        """Why a class is not known that seems to be meant for one that is."""
-        found = self._look_up(kind)
-        return found if isinstance(found, str) else None
+        return subclass or unknown or _SKIPPED.get(type(thing))
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:
         ours = [thing for thing in things if self.is_ours(thing) and not thing.why_not()]

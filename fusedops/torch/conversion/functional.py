@@ -1,6 +1,6 @@
-"""Functions of torch.nn.functional by fusedops's kernels, with torch's arguments and torch's results.
+"""Functions of torch.nn.functional on fusedops's kernels, with torch's arguments and results.
 
-What a kernel does not take, or returns in another dtype, goes to torch's own function, which raises its own errors.
+Calls that a kernel does not support, or whose result has another dtype, go to torch's own function.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def cross_entropy(
         loss = of_classes(input, target, ignore_index, label_smoothing, reduction)
     except RuntimeError as error:
         return as_original(error, functional.cross_entropy, input, target, *rest)
-    return loss if is_cast(input) else loss.to(input.dtype)  # autocast's is float32, as the kernel's
+    return loss if is_cast(input) else loss.to(input.dtype)  # under autocast both are float32
 
 
 KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -73,7 +73,6 @@ KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.rms_norm: rms_norm,
     functional.softmax: softmax,
 }
-"""The functions, by torch's own."""
 
 
 def _fits(x: Any) -> bool:
@@ -81,7 +80,7 @@ def _fits(x: Any) -> bool:
 
 
 def _is_normed(x: Any, shape: Sequence[int], eps: Any, *parameters: Tensor | None) -> bool:
-    """Whether the shape is x's last dimension, the parameters are of it and of x's dtype, and eps is a number."""
+    """True if the shape is x's last dimension, parameters have that shape and x's dtype, and eps is a number."""
     if not _fits(x) or isinstance(eps, Tensor) or x.dim() == 0 or tuple(shape) != tuple(x.shape[-1:]):
         return False
     return all(p is None or (p.dtype is x.dtype and p.shape == x.shape[-1:]) for p in parameters)

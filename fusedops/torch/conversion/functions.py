@@ -1,8 +1,7 @@
-"""Modules whose own `forward` calls functions of torch.nn.functional: the same code, with fusedops's functions in it.
+"""Counterparts of modules whose `forward` calls functions of torch.nn.functional.
 
-The code gets globals of its own, in which the functions, and the modules that they are looked up in (`F`, `torch.nn`,
-`torch`), are others. So nothing is done at a call, torch.compile sees plain functions, and torch's own modules stay as
-they are.
+The code of `forward` gets new globals, in which the functions, and the modules that contain them (`F`, `torch.nn`,
+`torch`), are replaced. So a call has no overhead, torch.compile sees plain functions, and torch does not change.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from torch.nn import functional
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion.functional import KERNELS
 from fusedops.torch.conversion.hf.code import steps, with_global
-from fusedops.torch.conversion.hf.layer import OfOneClass
+from fusedops.torch.conversion.hf.layer import ClassSpecificLayer
 
 
 def _like(module: ModuleType, **members: Any) -> ModuleType:
-    """A module that has these members, and all others of that one."""
+    """A copy of a module with some members replaced."""
     made = ModuleType(module.__name__, module.__doc__)
     made.__getattr__ = functools.partial(getattr, module)  # type: ignore[method-assign]
     vars(made).update(members)
@@ -35,8 +34,8 @@ _NN = _like(torch.nn, functional=_FUNCTIONAL)
 _OURS: dict[Any, Any] = {functional: _FUNCTIONAL, torch.nn: _NN, torch: _like(torch, nn=_NN), **KERNELS}
 
 
-class OwnForward(OfOneClass):
-    """A module of any class that `called` has found functions in, with fusedops's in the code of its `forward`."""
+class OwnForward(ClassSpecificLayer):
+    """A module of any class for which `called` finds functions: its `forward` calls fusedops's instead."""
 
     functions: ClassVar[tuple[str, ...]]  # their names
 
@@ -49,7 +48,7 @@ class OwnForward(OfOneClass):
 
 
 def called(kind: type) -> tuple[str, ...]:
-    """The functions in the `forward` of a class that fusedops has kernels for; none in those of torch's own classes."""
+    """The names of functions in a class's `forward` that fusedops has kernels for; none for torch's own classes."""
     forward: Any = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
     if str(kind.__module__).partition(".")[0] == "torch" or not isinstance(forward, FunctionType):
         return ()
@@ -64,12 +63,12 @@ def _forward(kind: type) -> FunctionType:
 
 
 def _called(forward: FunctionType) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The functions that are global variables, or are found in modules that are; with the variable's name."""
+    """(name of the global variable, function) for each function that is a global or a member of a global module."""
     name, value = "", None
     for step in steps(forward.__code__):
         if step.opname == "LOAD_GLOBAL":
             name, value = step.argval, forward.__globals__.get(step.argval)
-            if not isinstance(value, (FunctionType, ModuleType)) or value not in _OURS:  # such as another module's F
+            if not isinstance(value, (FunctionType, ModuleType)) or value not in _OURS:  # another F
                 value = None
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, ModuleType):
             value = getattr(value, step.argval, None)

@@ -1,8 +1,7 @@
-"""torch.nn.Linear, where torch's own product does not serve as well.
+"""torch.nn.Linear, where our product is faster than torch's or has `main_grad`.
 
-One reason is that the numbers of inputs and outputs are not both multiples of 8, as in a head of 50 257 classes: rows
-of 16 bits then begin at any address, for which cuBLAS has slow kernels only. The other is a weight with a `main_grad`,
-to which the product adds the gradient.
+Ours is faster if in_features or out_features is no multiple of 8, as in a head of 50 257 classes: 16-bit rows are then
+misaligned, and cuBLAS has only slow kernels for them. With a `main_grad`, our product adds the weight's gradient to it.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from fusedops.torch import nn
 from fusedops.torch.nn.linear import product_dtype
 from fusedops.torch.nn.main_grad import has_main_grad, is_added
 
-_FEWEST_WEIGHTS = 2**20  # of fewer, either takes little time
-_FEWEST_ROWS = 8
+_MIN_WEIGHTS = 2**20  # both products of smaller layers take little time
+_MIN_ROWS = 8
 _SERVED = "torch's own product serves as well"
 
 
 def is_served(layer: torch.nn.Linear) -> bool:
-    """Whether torch's own product serves as well."""
+    """True if torch's own product serves as well."""
     return _is_aligned(layer) and not has_main_grad(layer.weight)
 
 
 def _is_aligned(layer: torch.nn.Linear) -> bool:
     inputs, outputs = layer.in_features, layer.out_features
-    return (inputs % 8 == 0 and outputs % 8 == 0) or inputs * outputs < _FEWEST_WEIGHTS
+    return (inputs % 8 == 0 and outputs % 8 == 0) or inputs * outputs < _MIN_WEIGHTS
 
 
 class PlainLinear(nn.Linear):
@@ -37,7 +36,7 @@ class PlainLinear(nn.Linear):
 
     @property
     def condition(self) -> str:
-        """Where the kernel computes it."""
+        """The condition under which the kernel computes the product, for the report."""
         return "" if has_main_grad(self.weight) else "of 16 bits on a GPU, in code that is not compiled"
 
     def why_not(self, *inputs: Any) -> str | None:
@@ -50,19 +49,19 @@ class PlainLinear(nn.Linear):
             return _SERVED
         if not isinstance(x, Tensor):
             return super().why_not(x)
-        if torch.compiler.is_compiling():  # the compiler's product of padded rows takes less time than ours
+        if torch.compiler.is_compiling():  # the compiler's padded product is faster
             return "torch.compile pads its rows"
         if not x.is_cuda or product_dtype(x).itemsize != 2 or (self.in_features % 8 and _has_few_rows(x)):
             return _SERVED
         return super().why_not(x)
 
     def forward(self, input: Tensor) -> Tensor:
-        # In compiled code nothing is asked of the input, so that the graph is that of torch's layer, node by node.
+        # No check of the input in compiled code, so that the graph equals that of torch's layer.
         if torch.compiler.is_compiling() and not is_added(self.weight):
             return functional.linear(input, self.weight, self.bias)
         return super().forward(input)
 
 
 def _has_few_rows(x: Tensor) -> bool:
-    """Whether cuBLAS reads a weight with misaligned rows in less time than we copy it."""
-    return x.dim() < 2 or x.shape[:-1].numel() < _FEWEST_ROWS
+    """True if cuBLAS reads a misaligned weight in less time than our kernel copies it."""
+    return x.dim() < 2 or x.shape[:-1].numel() < _MIN_ROWS

@@ -1,12 +1,10 @@
-"""What a `forward` computes, as a sequence of tokens in which the names that somebody chose are left out.
+"""Normalizes the code of a function to tokens that do not depend on the names in it.
 
-Two functions with the same tokens compute the same. The tokens are those of the syntax tree. Left out are comments,
-docstrings, annotations and the names of arguments and variables, which are numbered in order of appearance; so are the
-module's own attributes. A global name is what it stands for at this moment: an object of torch is itself, and a
-function or method that is not torch's is replaced by its own tokens. A decorator needs no rule, since it is the
-function that is there at last which is read: one that a decorator has wrapped has the tokens of the wrapper. Defaults
-are read from the function, not from its source. Source that is not what is run, since somebody has changed its file, is
-none.
+Two functions with the same tokens compute the same. The tokens are those of the syntax tree, without comments,
+docstrings and annotations. Arguments, variables and the module's own attributes are numbered in order of appearance. A
+global name is replaced by its present value: an object of torch stands for itself, and any other function or method is
+replaced by its own tokens. A decorated function has the tokens of its wrapper. Defaults are those of the function
+object. If the file has changed since the function was compiled, there is no source.
 """
 
 from __future__ import annotations
@@ -26,22 +24,22 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _CONSTANTS = (bool, int, float, str, type(None))
-# Functions that others are wrapped in, by their modules: this one has a layer computed again in the backward.
+# (module, name) of known wrappers: this one recomputes a layer in the backward.
 _WRAPPERS = frozenset({("transformers.modeling_layers", "forward_with_checkpointing")})
-_OF_EVERY_MODULE = frozenset({"training"})  # attributes that mean the same in all modules
+_OF_EVERY_MODULE = frozenset({"training"})  # attributes with the same meaning in all modules
 
 
 class NoSource(Exception):
-    """Says which function has none."""
+    """A function's source was not found. The message names the function."""
 
 
 class TooLong(Exception):
-    """The function has more tokens than are asked for."""
+    """The function has more tokens than the limit."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a function, which begins with its `def`."""
+    """A line of a function; line 1 has its `def`."""
 
     function: str
     line: int
@@ -50,11 +48,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Code:
-    """What a function computes.
+    """The normalized code of a function.
 
-    `attributes` are those that it reads of the module, in the order of their numbers, and `methods` those of its class
-    that it calls. `handed_on` are the parameters that it does nothing with but hand them on under their own names, of
-    each call that does.
+    Attributes:
+        attributes: names of the module's attributes that it reads, in the order of their numbers.
+        methods: names of the methods of its class that it calls.
+        handed_on: for each call that forwards parameters under their own names, the parameters with no other use.
     """
 
     tokens: tuple[Hashable, ...]
@@ -71,22 +70,22 @@ class Code:
 
 
 def of_method(kind: type, name: str, limit: int | None = None) -> Code:
-    """What a method of a class computes.
+    """The code of a method of a class.
 
     Raises:
-        NoSource: it is not to be read.
-        TooLong: it has more than `limit` tokens, those of what it calls among them.
+        NoSource: the source is not available.
+        TooLong: it has more than `limit` tokens, with those of the functions that it calls.
     """
     return _read(plain(inspect.getattr_static(kind, name)), kind, limit)
 
 
 def of_function(function: Any, limit: int | None = None) -> Code:
-    """What a function computes; it raises what `of_method` does."""
+    """The code of a function. Raises the same errors as `of_method`."""
     return _read(function, None, limit)
 
 
 def plain(function: Any) -> Any:
-    """What a wrapper of transformers calls that changes nothing of what is computed; anything else unchanged."""
+    """The function inside known wrappers of transformers, which do not change the result; others unchanged."""
     while isinstance(function, FunctionType):
         wrapper = function.__globals__.get("__name__"), function.__code__.co_name
         if wrapper not in _WRAPPERS:
@@ -103,21 +102,21 @@ def _read(function: Any, kind: type | None, limit: int | None) -> Code:
     reader = _Reader(kind, limit)
     reader.function(function)
     tokens, places = zip(*reader.found, strict=True)
-    return Code(tokens, places, tuple(reader.attributes), tuple(reader.methods), tuple(reader.handed_on))
+    return Code(tokens, places, tuple(reader.attributes), tuple(reader.methods), tuple(reader.forwarded))
 
 
 def tree_of(function: FunctionType) -> tuple[ast.FunctionDef, int]:
-    """The syntax tree of a function, whose lines begin with its `def`, and the line of that in the file.
+    """The syntax tree of a function, with line numbers relative to its `def`, and the line of the `def` in its file.
 
     Raises:
-        NoSource: it is not to be read.
+        NoSource: the source is not available.
     """
     parsed = _parsed(function.__code__)
     return parsed.tree, parsed.line
 
 
 def parameters(function: FunctionType) -> tuple[str, ...]:
-    """The names of all parameters, `*args` and `**kwargs` among them, as Python orders variables."""
+    """The names of all parameters with `*args` and `**kwargs`, in the order of `co_varnames`."""
     return _parameters(function.__code__)
 
 
@@ -127,7 +126,7 @@ def _parameters(code: CodeType) -> tuple[str, ...]:
 
 
 def shared(code: Code, other: Code) -> float:
-    """How much two functions have in common before and after the one place in which they differ."""
+    """The share of tokens that two functions have in common before and after their first difference."""
     longest, shortest = max(len(code.tokens), len(other.tokens)), min(len(code.tokens), len(other.tokens))
     before = _common(code.tokens, other.tokens)
     after = _common(code.tokens[::-1], other.tokens[::-1])
@@ -135,7 +134,7 @@ def shared(code: Code, other: Code) -> float:
 
 
 def difference(code: Code, other: Code) -> str:
-    """Where the first of two functions begins to differ from the other: "in line 3, 'x = 2 * x'"."""
+    """The first line in which a function differs from another: "in line 3: x = 2 * x"."""
     place = code.places[min(_common(code.tokens, other.tokens), len(code.places) - 1)]
     of = f" of {place.function}" if place.function != code.places[0].function else ""
     text = place.text if len(place.text) <= 80 else f"{place.text[:77]}..."
@@ -143,7 +142,7 @@ def difference(code: Code, other: Code) -> str:
 
 
 def _common(tokens: Sequence[Hashable], others: Sequence[Hashable]) -> int:
-    """How many tokens both begin with."""
+    """The length of the common prefix."""
     pairs = enumerate(zip(tokens, others, strict=False))
     return next((count for count, (x, y) in pairs if x != y), min(len(tokens), len(others)))
 
@@ -157,10 +156,10 @@ class _Reader:
         self.attributes: dict[str, int] = {}
         self.methods: dict[str, None] = {}
         self.functions: dict[FunctionType, int] = {}
-        self.handed_on: list[frozenset[str]] = []
+        self.forwarded: list[frozenset[str]] = []
 
     def function(self, function: FunctionType, is_method: bool = True) -> None:
-        """The tokens of a function; of one that was there before, its number."""
+        """Adds the tokens of a function, or the number of one that was added before."""
         is_new = function not in self.functions
         number = self.functions.setdefault(function, len(self.functions))
         if is_new:
@@ -177,9 +176,9 @@ class _FunctionReader:
         parsed = _parsed(function.__code__)
         self.tree, self.lines, self.own = parsed.tree, parsed.lines, parsed.own
         names = parameters(function)
-        self.module = names[0] if is_method and names else None  # what the method calls itself, "self" for most
+        self.module = names[0] if is_method and names else None  # mostly "self"
         self.variables: dict[str, int] = {}
-        self.handed_on = parsed.handed_on - {self.module}
+        self.forwarded = parsed.forwarded - {self.module}
         closure = function.__closure__ or ()
         self.closure = dict(zip(function.__code__.co_freevars, closure, strict=True))
         self.line = 1
@@ -199,9 +198,9 @@ class _FunctionReader:
         self.parameters("stars", [given.kwarg], {})
 
     def parameters(self, kind: str, given: Sequence[ast.arg | None], defaults: Mapping[str, Any]) -> None:
-        """Those that the function does something with: which variable of its own each is."""
+        """Adds the variable numbers of all parameters that are not just forwarded."""
         for position, each in enumerate(given):
-            if each and each.arg not in self.handed_on:
+            if each and each.arg not in self.forwarded:
                 self.token(kind, position, self.variable(each.arg))
                 if each.arg in defaults:
                     self.given(defaults[each.arg])
@@ -216,7 +215,7 @@ class _FunctionReader:
         self.reader.found.append((parts, Place(self.plain.__name__, self.line, text)))
 
     def node(self, node: Any) -> None:
-        """The tokens of anything in a tree."""
+        """Adds the tokens of a field of a tree."""
         if isinstance(node, ast.AST):
             self.line = getattr(node, "lineno", self.line)
             own = getattr(self, f"_{type(node).__name__}", None)
@@ -241,7 +240,7 @@ class _FunctionReader:
 
     def body(self, statements: list[ast.stmt]) -> None:
         statements = [each for each in statements if not _is_string(each)]
-        if len(statements) > 1 and _returns_what_was_assigned(*statements[-2:]):
+        if len(statements) > 1 and _returns_assigned(*statements[-2:]):
             last: Any = statements[-2]
             statements[-2:] = [ast.copy_location(ast.Return(last.value), last)]
         self.node(statements)
@@ -278,17 +277,17 @@ class _FunctionReader:
             self.value(ast.unparse(node), value)
 
     def _Call(self, node: ast.Call) -> None:
-        handed_on = frozenset(filter(None, map(self.own_name, node.keywords))) & self.handed_on
-        keywords = [keyword for keyword in node.keywords if self.own_name(keyword) not in handed_on]
-        self.token("call", len(node.args), len(keywords), bool(handed_on))
-        if handed_on:
-            self.reader.handed_on.append(handed_on)
+        forwarded = frozenset(filter(None, map(self.own_name, node.keywords))) & self.forwarded
+        keywords = [keyword for keyword in node.keywords if self.own_name(keyword) not in forwarded]
+        self.token("call", len(node.args), len(keywords), bool(forwarded))
+        if forwarded:
+            self.reader.forwarded.append(forwarded)
         self.node(node.func)
         self.node(node.args)
         function = self.called(node.func)
         names = parameters(function) if function else ()
         for keyword in keywords:
-            # A function whose own tokens are here has no names of parameters.
+            # A parameter of a function that is replaced by its tokens is identified by position.
             self.token("keyword", names.index(keyword.arg) if keyword.arg in names else keyword.arg)
             self.node(keyword.value)
 
@@ -296,36 +295,36 @@ class _FunctionReader:
         return _own_name(keyword, self.tree.args.kwarg)
 
     def called(self, node: ast.expr) -> FunctionType | None:
-        """The function of which the tokens are here, if it is one."""
+        """The called function, if it is replaced by its tokens."""
         if isinstance(node, ast.Attribute) and self.is_module(node.value):
             return self.method(node.attr)[0]
         value = self.known(node)
-        return value if _is_to_be_read(value) else None
+        return value if _is_inlined(value) else None
 
     def is_module(self, node: ast.expr) -> bool:
         return self.module is not None and isinstance(node, ast.Name) and node.id == self.module
 
     def method(self, name: str) -> tuple[FunctionType | None, bool]:
-        """The function that the module's class has under this name, if it has one, and whether it gets the module."""
+        """The function of this name in the module's class, or None, and False for a static method."""
         value: Any = inspect.getattr_static(self.reader.kind, name, None)
         is_static = isinstance(value, staticmethod)
         function = value.__func__ if is_static else value
-        return function if _is_to_be_read(function) else None, not is_static
+        return function if _is_inlined(function) else None, not is_static
 
     def attribute(self, name: str) -> None:
-        """One of the module itself."""
+        """Adds an attribute of the module itself."""
         method, gets_module = self.method(name)
         if method:
             self.reader.methods[name] = None
             self.token("method" if gets_module else "static method")
             self.reader.function(method, gets_module)
         elif name in _OF_EVERY_MODULE or hasattr(self.reader.kind, name):
-            self.token("member", name)  # such as a property, which may be anything
+            self.token("member", name)  # such as a property
         else:
             self.token("attribute", self.reader.attributes.setdefault(name, len(self.reader.attributes)))
 
     def known(self, node: ast.expr) -> Any:
-        """What a global name stands for, or an attribute of a module of Python; _UNKNOWN for all else."""
+        """The value of a global name or of an attribute of a Python module; otherwise _UNKNOWN."""
         if isinstance(node, ast.Name):
             return _UNKNOWN if node.id in self.own else self.named(node.id)
         if isinstance(node, ast.Attribute):
@@ -356,7 +355,7 @@ class _FunctionReader:
     def given(self, value: Any) -> None:
         if isinstance(value, _CONSTANTS):
             self.constant(value)
-        elif _is_to_be_read(value):
+        elif _is_inlined(value):
             self.reader.function(value, is_method=False)
         else:
             self.token("object", id(value))
@@ -365,8 +364,8 @@ class _FunctionReader:
 _UNKNOWN = object()
 
 
-def _is_to_be_read(value: Any) -> bool:
-    """Whether it is a function with a source that is neither torch's nor Python's."""
+def _is_inlined(value: Any) -> bool:
+    """True for a function with source that is not part of torch or of Python's library."""
     if not isinstance(value, FunctionType) or (value.__module__ or "").partition(".")[0] in _LIBRARIES:
         return False
     try:
@@ -382,8 +381,8 @@ def _is_string(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
 
-def _returns_what_was_assigned(first: ast.stmt, second: ast.stmt) -> bool:
-    """Whether they are `name = …` and `return name`."""
+def _returns_assigned(first: ast.stmt, second: ast.stmt) -> bool:
+    """True for `name = …` followed by `return name`."""
     if not isinstance(second, ast.Return) or not isinstance(second.value, ast.Name):
         return False
     targets = first.targets if isinstance(first, ast.Assign) else []
@@ -391,7 +390,7 @@ def _returns_what_was_assigned(first: ast.stmt, second: ast.stmt) -> bool:
 
 
 def _stored(tree: ast.AST) -> Iterator[str]:
-    """The names that are bound within, those of comprehensions and lambdas among them."""
+    """The names that a tree binds, including comprehensions and lambdas."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
@@ -405,7 +404,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _own_name(keyword: ast.keyword, stars: ast.arg | None) -> str | None:
-    """x of `x=x`, and of `**x` where x is all further arguments."""
+    """x for `x=x`, and for `**x` if x is the function's own `**` parameter."""
     value = keyword.value
     if not isinstance(value, ast.Name):
         return None
@@ -413,8 +412,8 @@ def _own_name(keyword: ast.keyword, stars: ast.arg | None) -> str | None:
     return value.id if is_own else None
 
 
-def _handed_on(tree: ast.FunctionDef, parameters: frozenset[str]) -> frozenset[str]:
-    """The parameters that are only handed on under their own names; those not used at all, where there are such."""
+def _forwarded(tree: ast.FunctionDef, parameters: frozenset[str]) -> frozenset[str]:
+    """The parameters that are only forwarded under their own names, with unused ones; empty if none is forwarded."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = [_own_name(keyword, tree.args.kwarg) for call in calls for keyword in call.keywords]
     counts = Counter(name for name in names if name in parameters)
@@ -426,19 +425,19 @@ def _handed_on(tree: ast.FunctionDef, parameters: frozenset[str]) -> frozenset[s
 
 @dataclass(frozen=True)
 class _Parsed:
-    """A function's tree and its lines, from its `def` on, the names of its own, and those that it only hands on."""
+    """The parsed source of a function."""
 
     tree: ast.FunctionDef
-    lines: list[str]
-    own: frozenset[str]
-    handed_on: frozenset[str]
+    lines: list[str]  # from its `def` on
+    own: frozenset[str]  # names of local variables
+    forwarded: frozenset[str]
     line: int  # of its `def` in the file
 
 
 @functools.lru_cache(4096)
 def _parsed(code: CodeType) -> _Parsed:
     missing = NoSource(f"the source of its {code.co_name} is not to be found")
-    # inspect.getsource would look through all modules of Python for the one that the code is of.
+    # Not inspect.getsource, which searches all Python modules for the one that contains the code.
     linecache.checkcache(code.co_filename)
     text = linecache.getlines(code.co_filename)
     lines = text[code.co_firstlineno - 1 :]
@@ -456,11 +455,11 @@ def _parsed(code: CodeType) -> _Parsed:
     line = code.co_firstlineno + tree.lineno - 1
     ast.increment_lineno(tree, 1 - tree.lineno)
     names = frozenset({*code.co_varnames, *code.co_cellvars, *_stored(tree)})
-    return _Parsed(tree, lines, names, _handed_on(tree, frozenset(_parameters(code))), line)
+    return _Parsed(tree, lines, names, _forwarded(tree, frozenset(_parameters(code))), line)
 
 
 def _in_file(code: CodeType, text: str) -> CodeType | None:
-    """The code in that file, under the name that it has there: torch 2.15 renames what decorates a function."""
+    """The equal code in the file, which may have another name: torch 2.15 renames decorated functions."""
     found = _compiled(text)
     if code in found:
         return code
@@ -470,7 +469,7 @@ def _in_file(code: CodeType, text: str) -> CodeType | None:
 
 @functools.lru_cache(64)
 def _compiled(text: str) -> frozenset[CodeType]:
-    """What Python makes of the functions in a file as it is now: those that are run may be of an earlier one."""
+    """The compiled functions of a file's present text, which may differ from the imported ones."""
     found = {compile(text, "", "exec", dont_inherit=True)}
     within = found
     while within:

@@ -1,6 +1,6 @@
-"""torch.nn's TransformerEncoderLayer and TransformerDecoderLayer: dropout, sum and norm are one pass.
+"""torch.nn's TransformerEncoderLayer and TransformerDecoderLayer, with dropout, sum and norm in one pass.
 
-Masks go to the attention as they came: torch's encoder layer makes numbers of them, which no kernel takes.
+Masks reach the attention unchanged: torch's encoder layer converts them to numbers, which no kernel accepts.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class _Layer(FusedLayer, torch.nn.Module):
             return f"its {changed} is an attribute of its own, which somebody has set"
         return unfused_input(inputs[0]) if inputs else None
 
-    def _attended(self, attention: Any, x: Tensor, of: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
+    def _attention(self, attention: Any, x: Tensor, of: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:
         result: Tensor = attention(
             x, of, of, attn_mask=mask, key_padding_mask=padding, need_weights=False, is_causal=is_causal
         )[0]
         return result
 
-    def _fed(self, x: Tensor) -> Tensor:
+    def _feed_forward(self, x: Tensor) -> Tensor:
         layer: Any = self
         y: Tensor = layer.linear2(layer.dropout(activated(layer.activation, layer.linear1, x)))
         return y
 
 
 class TransformerEncoderLayer(_Layer, torch.nn.TransformerEncoderLayer):
-    """In training. In evaluation torch computes the whole layer at once, or says itself why it cannot."""
+    """Fused in training. In evaluation torch has its own fast path for the whole layer."""
 
     def forward(
         self,
@@ -51,12 +51,12 @@ class TransformerEncoderLayer(_Layer, torch.nn.TransformerEncoderLayer):
         if not self.training or self.why_not(src):
             return self.otherwise(super().forward, src, src_mask, src_key_padding_mask, is_causal)
         x = self.norm1(src) if self.norm_first else src
-        attended = self._attended(self.self_attn, x, x, src_mask, src_key_padding_mask, is_causal)
+        attended = self._attention(self.self_attn, x, x, src_mask, src_key_padding_mask, is_causal)
         if self.norm_first:
             x, s = add_norm(self.norm2, attended, src, self.dropout1)
-            return add(self._fed(x), s, self.dropout2)
+            return add(self._feed_forward(x), s, self.dropout2)
         x, _ = add_norm(self.norm1, attended, src, self.dropout1)
-        return add_norm(self.norm2, self._fed(x), x, self.dropout2)[0]
+        return add_norm(self.norm2, self._feed_forward(x), x, self.dropout2)[0]
 
 
 class TransformerDecoderLayer(_Layer, torch.nn.TransformerDecoderLayer):
@@ -77,11 +77,11 @@ class TransformerDecoderLayer(_Layer, torch.nn.TransformerDecoderLayer):
             masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
             return self.otherwise(super().forward, tgt, memory, *masks, tgt_is_causal, memory_is_causal)
         x = self.norm1(tgt) if self.norm_first else tgt
-        attended = self._attended(self.self_attn, x, x, *of_self)
+        attended = self._attention(self.self_attn, x, x, *of_self)
         if self.norm_first:
             x, s = add_norm(self.norm2, attended, tgt, self.dropout1)
-            x, s = add_norm(self.norm3, self._attended(self.multihead_attn, x, memory, *of_memory), s, self.dropout2)
-            return add(self._fed(x), s, self.dropout3)
+            x, s = add_norm(self.norm3, self._attention(self.multihead_attn, x, memory, *of_memory), s, self.dropout2)
+            return add(self._feed_forward(x), s, self.dropout3)
         x, _ = add_norm(self.norm1, attended, tgt, self.dropout1)
-        x, _ = add_norm(self.norm2, self._attended(self.multihead_attn, x, memory, *of_memory), x, self.dropout2)
-        return add_norm(self.norm3, self._fed(x), x, self.dropout3)[0]
+        x, _ = add_norm(self.norm2, self._attention(self.multihead_attn, x, memory, *of_memory), x, self.dropout2)
+        return add_norm(self.norm3, self._feed_forward(x), x, self.dropout3)[0]

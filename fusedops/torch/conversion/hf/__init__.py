@@ -121,7 +121,7 @@ def _whole(kind: type) -> Match | str | None:
         roles = source.of_method(form, method).attributes
         options = {**form.options, "methods": code.methods}
         if code.handed_on:
-            options["handed_on"] = code.handed_on[0]
+            options["forwarded"] = code.handed_on[0]
         return Match(form.mixin, form.__name__, dict(zip(roles, code.attributes, strict=True)), options)
     return near
 

@@ -132,7 +132,7 @@ def _blank(kind: type) -> Any:
         return object.__new__(kind)
 
 
-class OfOneClass(HFLayer):
+class ClassSpecificLayer(HFLayer):
     """The base of those whose class is not known from a form: a counterpart is that of one class alone."""
 
     @classmethod
@@ -150,7 +150,7 @@ class OfOneClass(HFLayer):
         return (_without_state, (kind, self.mixin), *state)
 
 
-def _without_state(kind: type, mixin: type[OfOneClass]) -> Any:
+def _without_state(kind: type, mixin: type[ClassSpecificLayer]) -> Any:
     """A module to be unpickled, of a class's counterpart; of the class itself where it is another than it was."""
     try:
         return object.__new__(mixin.of(kind))

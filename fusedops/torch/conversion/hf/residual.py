@@ -76,7 +76,7 @@ class _Block(HFLayer):
     arguments: ClassVar[Mapping[str, Any]]  # of the original forward behind the hidden states, with their defaults
     required: ClassVar[tuple[str, ...]]  # those without a default
     further: ClassVar[str | None]  # the name of what holds further arguments, if it takes any
-    handed_on: ClassVar[frozenset[str]]  # which of all these the attention gets by their own names
+    forwarded: ClassVar[frozenset[str]]  # which of all these the attention gets by their own names
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -106,8 +106,8 @@ class _Block(HFLayer):
     def _of_attention(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Which of them the attention gets by position, and which by name."""
         first = [bound[name] for name in [*self.arguments][: self.positional]]
-        named = {name: bound[name] for name in bound if name in self.handed_on}
-        if self.further in self.handed_on:
+        named = {name: bound[name] for name in bound if name in self.forwarded}
+        if self.further in self.forwarded:
             named |= {name: bound[name] for name in bound if name not in self.arguments}
         return first, named
 
