@@ -128,11 +128,12 @@ class Modules(conversion.Rules):
         subclass = super().kept(thing)
         if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
             return "sharded by fully_shard: convert the model before"
-        found = self._look_up(type(thing))
+        kind: type = type(thing)
+        found = self._look_up(kind)
         unknown = found if isinstance(found, str) else None
         if subclass and unknown:
             return f"{subclass}; it {unknown}"
-        return subclass or unknown or _SKIPPED.get(type(thing))
+        return subclass or unknown or _SKIPPED.get(kind)
 
     def computed(self, things: Sequence[Any]) -> Collection[Any]:
         ours = [thing for thing in things if self.is_ours(thing) and not thing.why_not()]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.activations import fused_name, is_activation, must_call, unfused_activation
 from fusedops.torch.conversion.hf.dense import activated, unfused_dense
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, ClassSpecificLayer
 from fusedops.torch.nn.layer import FusedLayer
@@ -42,7 +42,7 @@ class Sequential(ClassSpecificLayer):
     def condition(self) -> str:
         """The condition under which a pair is fused, for the report; empty if some pair always is."""
         pairs = [pair for pair in candidates(self) if _is_fusable(*pair)]
-        if all(reason_to_call(product) or has_watchers(activation) for product, activation in pairs):
+        if all(reason_to_call(product) or must_call(activation) for product, activation in pairs):
             return "where its linear layers and activations have no hook, and no weight has a main_grad"
         return "where no gradient is recorded" if all(_saves_more_for_gradient(*pair) for pair in pairs) else ""
 

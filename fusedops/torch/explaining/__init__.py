@@ -1,4 +1,4 @@
-"""What a conversion changes of a training step: `explain` runs one both ways, and measures it by kinds of modules."""
+"""`explain` measures a training step of a model as it is and converted, by kinds of modules."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fusedops.torch.conversion.counterparts import Modules
 from fusedops.torch.conversion.hf import implementation
 from fusedops.torch.explaining.explanation import Explanation
 from fusedops.torch.explaining.rows import rows
-from fusedops.torch.explaining.state import Generators, left_as_it_came
-from fusedops.torch.explaining.steps import Classes, Measured, Step, refused
+from fusedops.torch.explaining.state import Generators, restored
+from fusedops.torch.explaining.steps import Classes, Measurements, Step, refused
 
 __all__ = ["explain"]
 
-STEPS = 5  # of each way, and as many to look inside
-_WARM_UP = 2  # before them, the first of which shows what is saved
-_WRAPPERS = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel")  # which wait for gradients to be set
+STEPS = 5  # timed steps of each model, and as many again by kinds of modules
+_WARM_UP = 2  # before them; the first one measures saved tensors
+_WRAPPERS = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel")  # need gradients to be set
 _LONG = 20.0  # seconds, after which no more steps begin
-_EVERY = 5.0  # seconds without a line where there is no terminal
+_INTERVAL = 5.0  # seconds between lines of progress
 
 
 def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanation:
@@ -76,16 +76,16 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
     device = _device(model)
     modules = list(model.modules())
     generators = Generators(device)
-    here = torch.cuda.device(device.index if device.type == "cuda" else -1)  # -1: no other than it is
-    with here, left_as_it_came(model, generators), torch.inference_mode(False), torch.enable_grad():
+    here = torch.cuda.device(device.index if device.type == "cuda" else -1)  # -1: no change
+    with here, restored(model, generators), torch.inference_mode(False), torch.enable_grad():
         rules = Modules(model)
         report = conversion.Report(rules, type(model).__name__)
         theirs, ours, attentions = _classes(modules, rules, report)
         if not model.training:
             model.train()
         step = Step(model, inputs, kwargs, theirs, device, generators)
-        measured = {"theirs": Measured(theirs), "ours": Measured(ours)}
-        with progress(_now_and_then(), verbose=True, still=True) as show:
+        measured = {"theirs": Measurements(theirs), "ours": Measurements(ours)}
+        with progress(_throttled(), verbose=True, still=True) as show:
             begun = time.monotonic()
             for round in range(_WARM_UP + STEPS):
                 if round > _WARM_UP and time.monotonic() - begun > _LONG:
@@ -93,7 +93,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
                 for number, (name, side) in enumerate(measured.items()):
                     show(2 * round + number, 2 * (_WARM_UP + STEPS), f"a step of {type(model).__name__}, {name}")
                     _become(side.classes)
-                    implementation.choose(attentions[name])
+                    implementation.select(attentions[name])
                     side.measure(step, warm=round >= _WARM_UP, first=round == 0)
     return Explanation(
         model=type(model).__name__,
@@ -107,7 +107,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
 
 
 def _device(model: Any) -> torch.device:
-    """Where the model is, if it is one that can be explained."""
+    """The model's device. Raises an error if the model cannot be explained."""
     if not isinstance(model, torch.nn.Module):
         raise conversion.no_model("fusedops.torch.explain", "a torch.nn.Module", model)
     if any(map(is_lazy, (*model.parameters(), *model.buffers()))):
@@ -128,16 +128,16 @@ def _device(model: Any) -> torch.device:
 
 def _classes(
     modules: list[torch.nn.Module], rules: Modules, report: conversion.Report
-) -> tuple[Classes, Classes, dict[str, implementation.Chosen]]:
-    """Of each module: without fusedops's counterparts, and with all that there are; and the attention of both."""
-    came, attentions = {module: type(module) for module in modules}, {}
+) -> tuple[Classes, Classes, dict[str, implementation.Selected]]:
+    """The class of each module reverted, and converted, and the selected attentions of both."""
+    original, attentions = {module: type(module) for module in modules}, {}
     conversion.revert(modules, rules)
     implementation.revert(modules)
-    theirs, attentions["theirs"] = {module: type(module) for module in modules}, implementation.chosen(modules)
-    _become(came)
+    theirs, attentions["theirs"] = {module: type(module) for module in modules}, implementation.selected(modules)
+    _become(original)
     conversion.convert(modules[::-1], rules, report)
     implementation.convert(modules)
-    attentions["ours"] = implementation.chosen(modules)
+    attentions["ours"] = implementation.selected(modules)
     return theirs, {module: type(module) for module in modules}, attentions
 
 
@@ -146,13 +146,13 @@ def _become(classes: Classes) -> None:
         module.__class__ = kind
 
 
-def _now_and_then() -> Callable[[str], None]:
-    """Lines on the standard error stream, for a step that is slow."""
+def _throttled() -> Callable[[str], None]:
+    """A function that prints a line to stderr at most once per _INTERVAL."""
     last = time.monotonic()
 
     def say(line: str) -> None:
         nonlocal last
-        if time.monotonic() - last > _EVERY:
+        if time.monotonic() - last > _INTERVAL:
             last = time.monotonic()
             print(f"fusedops: {line}", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""What `explain` returns: a table, and a picture of it."""
+"""The result of `explain`: a table, and a picture of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WIDTH = 40  # of the names in the table
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step, or of its part."""
+    """The cost of a step, or of a part of it."""
 
     seconds: float
     saved: int  # bytes that the forward keeps for the backward
@@ -24,7 +24,7 @@ class Row:
 
     kind: str
     count: int
-    replaced: int  # how many of them have counterparts
+    replaced: int  # modules with counterparts
     theirs: Cost
     ours: Cost
 
@@ -33,12 +33,12 @@ class Row:
 class Explanation:
     """A training step of a model as it is, `theirs`, and converted, `ours`, by kinds of modules. It prints as a table.
 
-    The costs of a row are its own; those of the whole step were measured without a look inside it.
+    The whole step is measured separately, without the overhead of measuring its parts.
     """
 
     model: str
     device: str
-    steps: int  # that the times are medians of
+    steps: int  # times are medians of these
     modules: int
     rows: tuple[Row, ...]  # the slowest first
     theirs: Cost
@@ -64,7 +64,7 @@ class Explanation:
     __repr__ = __str__
 
     def _rest(self) -> str:
-        """What is left to others, with its share of the converted step."""
+        """The unconverted classes with their shares of the converted step."""
         whole = sum(row.ours.seconds for row in self.rows) or 1.0
         shares = {row.kind: row.ours.seconds / whole for row in self.rows if not row.replaced}
         named = ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items() if share >= 0.01)
@@ -133,7 +133,7 @@ def _bytes(count: int) -> str:
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:
-    """With three digits."""
+    """A value with three digits and its unit."""
     if not value:
         return "-"
     for unit in units[:-1]:

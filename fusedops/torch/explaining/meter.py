@@ -1,7 +1,7 @@
-"""Which kind of module a step's time and memory belong to.
+"""Attributes a step's time and memory to kinds of modules.
 
-At any moment one kind has its turn: that of the innermost module whose forward runs, or in the backward that of the
-module whose forward has made the node. A turn's time is its own alone, without that of modules within.
+At any time one kind is active: that of the innermost module whose forward runs, or in the backward that of the module
+whose forward made the running node. Time is exclusive: a module's time is without that of its submodules.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Kind = type | None  # None: outside of all modules
 
 
 class Meter:
-    """Of one step."""
+    """Measures one step."""
 
     def __init__(self, kinds: Mapping[torch.nn.Module, type], device: torch.device) -> None:
         self._kinds = kinds
         self._on_gpu = device.type == "cuda"
         self._kind: Kind = None
-        self._turns: list[tuple[Any, Kind]] = [(self._now(), None)]
-        self._made: list[tuple[int, Kind]] = [(0, None)]  # from which node on they are made by which kind
+        self._switches: list[tuple[Any, Kind]] = [(self._now(), None)]
+        self._makers: list[tuple[int, Kind]] = [(0, None)]  # (first node, kind that makes it and the next ones)
 
     @contextmanager
     def forward(self) -> Iterator[None]:
@@ -37,26 +37,26 @@ class Meter:
             yield
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Has every node of the loss's graph take its turn when it runs."""
-        self._turn(Meter)  # the look itself, which counts for nobody
+        """Makes every node of the loss's graph activate its kind when it runs."""
+        self._switch(Meter)  # excludes the time of this function
         nodes, seen = [loss.grad_fn], {loss.grad_fn}
-        numbers = [number for number, _ in self._made]
+        numbers = [number for number, _ in self._makers]
         while nodes:
             node: Any = nodes.pop()
-            kind = self._made[bisect_right(numbers, node._sequence_nr()) - 1][1]
-            node.register_prehook(lambda _, kind=kind: self._turn(kind))
+            kind = self._makers[bisect_right(numbers, node._sequence_nr()) - 1][1]
+            node.register_prehook(lambda _, kind=kind: self._switch(kind))
             others = {other for other, _ in node.next_functions if other is not None and not _is_leaf(other)}
             nodes += others - seen
             seen |= others
-        self._turn(None)
+        self._switch(None)
 
     def seconds(self) -> dict[Kind, float]:
-        """Of each kind, now that the step is over."""
-        turns = [*self._turns, (self._now(), None)]
+        """The time of each kind, after the step."""
+        switches = [*self._switches, (self._now(), None)]
         if self._on_gpu:
             torch.cuda.synchronize()
         spent: Counter[Any] = Counter()
-        for (begun, kind), (ended, _) in pairwise(turns):
+        for (begun, kind), (ended, _) in pairwise(switches):
             spent[kind] += begun.elapsed_time(ended) / 1e3 if self._on_gpu else ended - begun
         del spent[Meter]
         return dict(spent)
@@ -67,17 +67,17 @@ class Meter:
 
     def _call(self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outer = self._kind
-        self._turn(self._kinds.get(module, outer))
+        self._switch(self._kinds.get(module, outer))
         try:
             return original(module, *args, **kwargs)
         finally:
-            self._turn(outer)
+            self._switch(outer)
 
-    def _turn(self, kind: Kind) -> None:
+    def _switch(self, kind: Kind) -> None:
         if kind is not self._kind:
             self._kind = kind
-            self._made.append((internals.next_node(), kind))
-            self._turns.append((self._now(), kind))
+            self._makers.append((internals.next_node(), kind))
+            self._switches.append((self._now(), kind))
 
     def _now(self) -> Any:
         if not self._on_gpu:
@@ -88,14 +88,14 @@ class Meter:
 
 
 def _is_leaf(node: Any) -> bool:
-    return hasattr(node, "variable")  # AccumulateGrad, which does not run where gradients are returned
+    return hasattr(node, "variable")  # AccumulateGrad, which does not run in torch.autograd.grad
 
 
 @contextmanager
 def saved_bytes(meter: Meter, others: Iterable[torch.Tensor]) -> Iterator[Counter[Kind]]:
-    """What each kind's forward keeps for the backward, in bytes, without what these others hold anyway.
+    """The bytes that each kind's forward saves for the backward, without the memory of `others`.
 
-    Memory that several nodes keep counts once, for the first of them.
+    Memory that several nodes save counts once, for the first one.
     """
     held = {_memory(x)[0] for x in others}
     saved: Counter[Kind] = Counter()
@@ -112,9 +112,9 @@ def saved_bytes(meter: Meter, others: Iterable[torch.Tensor]) -> Iterator[Counte
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, int]:
-    """Where it is, and its size."""
+    """The identity and the size of a tensor's memory."""
     try:
         storage = x.untyped_storage()
         return (x.device, storage.data_ptr()), storage.nbytes()
-    except (NotImplementedError, RuntimeError):  # no memory of its own, as in some subclasses
+    except (NotImplementedError, RuntimeError):  # a subclass without storage
         return id(x), x.nbytes

@@ -1,4 +1,4 @@
-"""The rows of an explanation: which kinds of modules are spoken of."""
+"""The rows of an explanation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusedops.torch.explaining.explanation import Cost, Row
-from fusedops.torch.explaining.steps import Classes, Measured
+from fusedops.torch.explaining.steps import Classes, Measurements
 
-_LEAST = 0.01  # of the step, for a kind that is not converted to have a row of its own
+_LEAST = 0.01  # minimum share of the step for an unconverted kind to get its own row
 
 
-def rows(theirs: Classes, ours: Classes, before: Measured, after: Measured) -> tuple[Row, ...]:
-    """The kinds of modules that take anything, the slowest first; what is hardly seen, in one row."""
+def rows(theirs: Classes, ours: Classes, before: Measurements, after: Measurements) -> tuple[Row, ...]:
+    """One row per kind of module, the slowest first. Small unconverted kinds share one row."""
     counts: Counter[Any] = Counter(theirs.values())
     replaced: Counter[Any] = Counter(kind for module, kind in theirs.items() if ours[module] is not kind)
     made = [Row(kind.__name__, counts[kind], replaced[kind], before.cost(kind), after.cost(kind)) for kind in counts]

@@ -1,4 +1,4 @@
-"""What a step changes besides the gradients that it returns, and how it is put back."""
+"""Saves and restores the state that a step changes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 from fusedops.torch.conversion.hf import implementation
 
-_MEMBERS = ("_parameters", "_buffers", "_modules")  # dictionaries of a module, which it changes in place
+_MEMBERS = ("_parameters", "_buffers", "_modules")  # dictionaries of a module
 
 
 class Generators:
-    """The states of the random number generators that a step may draw from, as they are now."""
+    """The present states of the random number generators that a step may use."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device if device.type == "cuda" else None
@@ -36,17 +36,16 @@ class Generators:
 
 
 @contextmanager
-def left_as_it_came(model: torch.nn.Module, generators: Generators) -> Iterator[None]:
-    """Classes, attributes, buffers and random numbers are afterwards what they were. A step sets no gradient.
+def restored(model: torch.nn.Module, generators: Generators) -> Iterator[None]:
+    """Restores classes, attributes, buffers and random numbers. A step sets no gradient.
 
-    Parameters, buffers and modules that a forward adds are gone, and those that it takes away are back.
+    Parameters, buffers and modules that a forward adds are removed, and those that it removes are added again.
     """
     modules = list(model.modules())
-    classes, attentions = [type(module) for module in modules], implementation.chosen(modules)
+    classes, attentions = [type(module) for module in modules], implementation.selected(modules)
     attributes = [dict(vars(module)) for module in modules]
     members = [{name: dict(vars(module)[name]) for name in _MEMBERS} for module in modules]
-    changing = [x for module in modules for x in _changing(module)]
-    values = {x: x.detach().clone() for x in changing}
+    values = {x: x.detach().clone() for module in modules for x in _mutable(module)}
     try:
         yield
     finally:
@@ -57,15 +56,15 @@ def left_as_it_came(model: torch.nn.Module, generators: Generators) -> Iterator[
             for name, them in of_module.items():
                 own[name].clear()
                 own[name].update(them)
-        implementation.choose(attentions)
+        implementation.select(attentions)
         for x, value in values.items():
-            x.data.copy_(value)  # not as a change of its own, which a graph that somebody holds would refuse
+            x.data.copy_(value)  # no new version, which would invalidate existing graphs
         generators.restore()
 
 
-def _changing(module: torch.nn.Module) -> list[torch.Tensor]:
-    """What a forward may write to."""
-    changing = [x for x in module._buffers.values() if x is not None]
+def _mutable(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The tensors that a forward may mutate."""
+    mutable = [x for x in module._buffers.values() if x is not None]
     if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.max_norm is not None:
-        changing.append(module.weight)  # whose rows it shortens
-    return changing
+        mutable.append(module.weight)  # it renormalizes rows
+    return mutable

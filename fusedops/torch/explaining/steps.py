@@ -1,4 +1,4 @@
-"""A training step, and what is seen of several."""
+"""A training step, and measurements of several steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Step:
         self.parameters = [x for x in model.parameters() if x.requires_grad]
 
     def whole(self) -> tuple[float, int | None]:
-        """Its seconds, and on a GPU its peak of memory."""
+        """The time of the step in seconds, and on a GPU its peak memory."""
         self.generators.restore()
         on_gpu = self.device.type == "cuda"
         before = 0
@@ -55,17 +55,17 @@ class Step:
         return seconds, torch.cuda.max_memory_allocated(self.device) - before if on_gpu else None
 
     def seconds(self) -> Mapping[Any, float]:
-        """Of each kind of module."""
+        """The time of each kind of module."""
         self.generators.restore()
         meter = Meter(self.kinds, self.device)
-        with meter.forward():  # in the backward, for modules that checkpoints call again
+        with meter.forward():  # also in the backward, where checkpoints call modules
             loss = self._loss()
             meter.backward(loss)
             self._backward(loss)
         return meter.seconds()
 
     def saved(self) -> Counter[Any]:
-        """Bytes that each kind of module keeps for the backward."""
+        """The bytes that each kind of module saves for the backward."""
         self.generators.restore()
         meter = Meter(self.kinds, self.device)
         tensors = [x for x in internals.tree_leaves((self.inputs, self.kwargs)) if isinstance(x, torch.Tensor)]
@@ -93,8 +93,8 @@ class Step:
         torch.autograd.grad(loss, self.parameters, allow_unused=True)
 
 
-class Measured:
-    """What was seen of the steps of one way."""
+class Measurements:
+    """Measurements of the steps of one model, as it is or converted."""
 
     def __init__(self, classes: Classes) -> None:
         self.classes = classes

@@ -1,4 +1,4 @@
-"""Activations, with the bias that is added first or the gate that is multiplied."""
+"""Activations with a bias or a gate."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
             if mask is not None and mask.dim() == 3:
                 mask = mask.reshape(-1, self.num_heads, *mask.shape[1:])
             if key_padding_mask is not None:
-                kept = ~key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
-                mask = kept if mask is None else mask & kept
+                visible = ~key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
+                mask = visible if mask is None else mask & visible
             dropout = self.dropout if self.training else 0.0
             y = fo.attention(q, k, v, causal=is_causal, mask=mask, dropout=dropout).flatten(-2)
         except RuntimeError as error:

@@ -12,7 +12,7 @@ import fusedops.torch as fo
 from fusedops.torch import internals
 from fusedops.torch.nn.layer import FusedLayer, is_plain, unfused_pass
 
-_FEWEST_ON_GPU = 2**24  # elements: of fewer, the launch that draws a seed takes longer than the mask that it saves
+_MIN_ELEMENTS_ON_GPU = 2**24  # below, the launch that draws a seed takes longer than torch's mask
 
 
 class Dropout(FusedLayer, nn.Dropout):
@@ -90,7 +90,7 @@ class DropoutAdd(FusedLayer, nn.Dropout):
 
 
 def unfused_rate(rate: Any) -> str | None:
-    """Why the kernel does not drop at this rate, if so."""
+    """The reason why the kernel does not support this rate, or None."""
     if not isinstance(rate, float | int):
         return "p is no number"
     if rate == 0:
@@ -106,20 +106,20 @@ def dropped(x: Tensor, rate: float) -> Tensor:
 
 
 def add_dropped(x: Tensor, residual: Tensor, rate: float) -> Tensor:
-    """residual + dropout(x), in one pass if they are alike; torch adds tensors of two shapes or dtypes."""
+    """residual + dropout(x), in one pass if shapes and dtypes are equal; otherwise torch adds them."""
     if rate == 0:
         return residual + x
-    if unfused_rate(rate) or unfused_pass(x) or not _are_alike(x, residual):
+    if unfused_rate(rate) or unfused_pass(x) or not _have_equal_types(x, residual):
         return residual + dropped(x, rate)
     return fo.dropout_add(x, residual, rate)
 
 
-def _are_alike(x: Tensor, y: Tensor) -> bool:
+def _have_equal_types(x: Tensor, y: Tensor) -> bool:
     return isinstance(y, Tensor) and x.dtype is y.dtype and internals.shape(x) == internals.shape(y)
 
 
 def _too_few(x: Tensor) -> str | None:
-    """Why torch's own code is as fast: a call of the kernel takes another launch before it, in eager code."""
-    if not x.is_cuda or torch.compiler.is_compiling() or internals.shape(x).numel() >= _FEWEST_ON_GPU:
+    """The reason why torch's own code is as fast, or None. In eager code the seed takes one more launch."""
+    if not x.is_cuda or torch.compiler.is_compiling() or internals.shape(x).numel() >= _MIN_ELEMENTS_ON_GPU:
         return None
     return "on a GPU, torch's own kernel is as fast for so few elements"

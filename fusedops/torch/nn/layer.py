@@ -1,4 +1,4 @@
-"""What the layers share."""
+"""The base of all layers, and tests that choose between the kernels and torch's own code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _HasForward(Protocol[_Forward]):
 
 
 class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Comes before torch's class among the bases of a layer.
+    """The first base of a layer; torch's class is the second.
 
-    It has no state of its own, so a layer of torch.nn's becomes one of these by a change of its class alone.
+    It has no state, so a change of the class converts a layer of torch.nn.
     """
 
     if TYPE_CHECKING:  # torch.nn.Module's takes and returns anything
@@ -34,18 +34,15 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
         def __call__(self: _HasForward[_Forward]) -> _Forward: ...
 
     def why_not(self, *inputs: Any) -> str | None:
-        """Why torch's own code computes this layer as it is configured; None if the kernel does.
+        """The reason why torch's own code computes this layer; None if the kernel does.
 
         Args:
-            inputs: what the layer is to be called with; without them, the answer is for tensors that the kernel takes.
+            inputs: the arguments of a call; without them, tensors that the kernel supports are assumed.
         """
         return None
 
     def otherwise(self, original: Callable[..., Any], *inputs: Any) -> Any:
-        """The original's result, where the kernel does not compute it.
-
-        While torch.fx records a model, a node that calls this layer: it is a leaf, as torch.nn's own layers are.
-        """
+        """Calls the original. While torch.fx records, returns a node that calls this layer, which is a leaf."""
         if internals.is_symbol(inputs[0]):
             node = internals.node_of(self, inputs)
             if node is not None:
@@ -54,24 +51,22 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
 
 
 def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any) -> Any:
-    """Calls the original after our operator has failed: mostly it raises an error of its own, which its users know."""
-    if torch.compiler.is_compiling() or not str(error).startswith(
-        "fusedops."
-    ):  # such as out of memory, or a missing kernel
+    """Calls the original after our operator refused its inputs. Mostly it raises torch's familiar error."""
+    # Other errors, such as out of memory or a missing kernel, pass.
+    if torch.compiler.is_compiling() or not str(error).startswith("fusedops."):
         raise error
     return original(*inputs)
 
 
 _is_compiling = torch.compiler.is_compiling
-REFUSED = (RuntimeError, TypeError)
-"""What an operator raises for tensors that it does not take."""
+REFUSED = (RuntimeError, TypeError)  # raised by an operator for unsupported tensors
 
 
 def is_plain(x: Any) -> bool:
-    """Whether x is a tensor of torch's own class where kernels are, in code that runs and that nobody records.
+    """True if x is a plain torch.Tensor on a supported device, in eager code without tracers or dispatch modes.
 
-    A layer may then call the operator at once, which refuses what `why_not` would name, and ask when it has: on small
-    tensors the question takes as long as the operator.
+    A layer may then call the operator at once, and call `why_not` only after it raised one of REFUSED. On small tensors
+    `why_not` takes as long as the operator.
     """
     if _is_compiling() or type(x) is not torch.Tensor or x.is_nested or not (x.is_cuda or x.is_cpu or x.is_meta):
         return False
@@ -79,24 +74,21 @@ def is_plain(x: Any) -> bool:
 
 
 def are_alike(x: torch.Tensor, other: Any) -> bool:
-    """Whether a tensor has the class, dtype and shape of one that `is_plain`.
+    """True if `other` has the class, dtype and shape of a tensor that `is_plain`.
 
-    An operator with dropout would refuse another one only after a seed was drawn, and what is drawn next would change.
+    An operator with dropout refuses inputs only after a seed is drawn, which would change later random numbers.
     """
     return type(other) is torch.Tensor and other.dtype is x.dtype and other.shape == x.shape
 
 
 def parameter(module: torch.nn.Module, name: str) -> Any:
-    """An attribute that mostly is a parameter: torch itself finds one only after it has looked everywhere else.
-
-    Not for code that is compiled, which has its own ways to find it.
-    """
+    """An attribute that is mostly a parameter, faster than `getattr`. Not for compiled code."""
     parameters = module._parameters
     return parameters[name] if name in parameters else getattr(module, name)
 
 
 def unfused_input(x: Any, what: str = "input") -> str | None:
-    """Why the kernel does not take x, if so: it takes dense floating-point tensors. The operator refuses the rest."""
+    """The reason why the kernels do not support x, or None: they need dense floating-point tensors."""
     if not isinstance(x, torch.Tensor):
         return f"the {what} is a symbol of torch.fx" if internals.is_symbol(x) else None
     if x.dtype not in FLOATING:
@@ -112,38 +104,38 @@ def unfused_input(x: Any, what: str = "input") -> str | None:
     return f"the {what} is on {x.device.type}"
 
 
-# Elements: a pass over fewer takes a GPU less time than a call of an operator takes compiled code on the host, in which
-# the compiler calls one kernel of its own for torch's pass and what is around it.
-_FEWEST_COMPILED = 2**22
+# Elements. In compiled code a smaller pass takes a GPU less time than the call of an operator takes the host, and the
+# compiler fuses torch's pass with its neighbors.
+_MIN_COMPILED_ELEMENTS = 2**22
 
 
 def unfused_pass(x: Any) -> str | None:
-    """As `unfused_input`, for a kernel that is one pass over x, such as a norm: not a product, attention or a loss."""
+    """As `unfused_input`, for a kernel that is a single pass over x, such as a norm."""
     return unfused_input(x) or left_to_compiler(x)
 
 
 def left_to_compiler(x: Any) -> str | None:
-    """Why a pass over x that the kernel takes is torch's own code, if so."""
-    # Not while torch.export records, but in its strict mode: its program may run without the compiler.
+    """The reason to leave a pass over x to the compiler, or None."""
+    # Dynamo does not run in torch.export, except in strict mode: exported programs may run without the compiler.
     if not torch.compiler.is_dynamo_compiling() or not isinstance(x, torch.Tensor) or is_cast(x):
         return None
-    if is_small_on_gpu(x, x.shape.numel(), _FEWEST_COMPILED):
+    if is_small_on_gpu(x, x.shape.numel(), _MIN_COMPILED_ELEMENTS):
         return "torch.compile makes one kernel of a pass over so few elements and what is around it"
     return None
 
 
 def is_small_on_gpu(x: torch.Tensor, size: int, fewest: int) -> bool:
-    """Whether code that is compiled is for a GPU, with a `size`, of the work on x, that is known to be below `fewest`.
+    """True if x is on a GPU and `size` is statically known to be below `fewest`.
 
-    One that varies is not known: to ask for it would have the code compiled again for others.
+    A dynamic size is not known: a guard on it would cause recompilations.
     """
     return x.is_cuda and _is_known(size < fewest)
 
 
 def padded_by_compiler(logits: torch.Tensor, dim: int = -1) -> str | None:
-    """Why a loss of logits that the kernel takes, with its classes in this dimension, is torch's own code, if so.
+    """The reason to leave the loss of logits with classes in this dimension to the compiler, or None.
 
-    The compiler pads the rows of such logits, and of their gradient, for the products of the head, which it also has.
+    The compiler pads an odd number of classes in the logits and their gradient for the head's products.
     """
     if not torch.compiler.is_dynamo_compiling() or not logits.is_cuda or logits.dtype not in _HALF:
         return None
@@ -152,31 +144,31 @@ def padded_by_compiler(logits: torch.Tensor, dim: int = -1) -> str | None:
 
 
 def _is_known(condition: Any) -> bool:
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # which takes long, but for the compiler
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # a slow import, which the compiler needs
 
     return statically_known_true(condition)
 
 
 def is_cast(x: torch.Tensor) -> bool:
-    """Whether torch's norms, softmax and losses would compute x in another dtype, and return that: under autocast."""
+    """True if autocast makes torch's norms, softmax and losses compute x in float32 and return float32."""
     return x.dtype in _HALF and torch.is_autocast_enabled(x.device.type)
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """x in the dtype in which the kernels compute."""
+    """x in the kernels' compute dtype."""
     return x.float() if x.dtype in _HALF else x
 
 
 def unfused_norm(x: torch.Tensor, weight: torch.Tensor | None) -> str | None:
-    """Why torch's own code computes a norm of x, which the kernel takes, with this weight; None if the kernel does."""
+    """The reason why torch's own code computes a norm of x with this weight; None if the kernel does."""
     if weight is None or weight.dtype is x.dtype:
         return left_to_compiler(x)
-    # torch's own norms return another dtype for two, or refuse them.
+    # torch's own norms return another dtype for mixed dtypes, or refuse them.
     return None if is_mixed(x, weight) else of_two_dtypes(x, weight)
 
 
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether x has 16 bits and the parameter is float32: the kernels accept this and return 16 bits."""
+    """True if x is 16-bit and the parameter is float32. The kernels accept this mix and return 16-bit results."""
     return x.dtype in _HALF and parameter.dtype is torch.float32
 
 
@@ -189,11 +181,11 @@ def name(value: torch.dtype | torch.layout) -> str:
 
 
 def options(module: torch.nn.Module, **defaults: Any) -> str:
-    """The attributes that differ from these defaults, as arguments in a repr."""
+    """The attributes that differ from these defaults, formatted for a repr."""
     given = ((key, getattr(module, key), default) for key, default in defaults.items())
     return ", ".join(f"{key}={value!r}" for key, value, default in given if value != default)
 
 
 def joined(*parts: str) -> str:
-    """The parts of a repr that are not empty."""
+    """The nonempty parts of a repr, joined."""
     return ", ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""Linear layers whose bias and activation, or gate, are computed with the product."""
+"""Linear layers with a fused bias and activation, or gate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN = (nn.Parameter, Tensor)
 
 
 def unfused_weight(x: Any, weight: Any) -> str | None:
-    """Why the kernels do not multiply by this weight, if so, an x that `unfused_input` has nothing against."""
+    """The reason why the kernels do not multiply an otherwise supported x by this weight, or None."""
     if not isinstance(x, Tensor) or not isinstance(weight, Tensor):
         return None
     if reason := unfused_input(weight, "weight"):
@@ -41,24 +41,24 @@ def unfused_weight(x: Any, weight: Any) -> str | None:
     return None if weight.dtype is x.dtype or _cast(x) is not None else of_two_dtypes(x, weight)
 
 
-def _functions(kind: Any) -> Any:
-    """What computes torch's functions of tensors of this class."""
+def _torch_function(kind: Any) -> Any:
+    """The `__torch_function__` of a tensor class."""
     method = kind.__torch_function__
     return getattr(method, "__func__", method)
 
 
-_OF_PLAIN = tuple(map(_functions, _PLAIN))
+_PLAIN_FUNCTIONS = tuple(map(_torch_function, _PLAIN))
 
 
 def _is_special(weight: Tensor) -> bool:
-    """Whether it is around other tensors, such as a quantized weight, or may have an F.linear of its own."""
+    """True if the weight wraps other tensors, such as a quantized one, or may override F.linear."""
     if is_distributed(weight):
         return False
-    return hasattr(weight, "__tensor_flatten__") or _functions(type(weight)) not in _OF_PLAIN
+    return hasattr(weight, "__tensor_flatten__") or _torch_function(type(weight)) not in _PLAIN_FUNCTIONS
 
 
 def unfused_product(x: Any, weight: Any) -> str | None:
-    """The same, and why torch's own code computes x Wᵀ although the kernels could."""
+    """As `unfused_weight`, with cases where torch's own product is faster."""
     if reason := unfused_weight(x, weight):
         return reason
     if not isinstance(x, Tensor) or not x.is_cpu or product_dtype(x).itemsize > 2 or main_grad.is_added(weight):
@@ -67,24 +67,24 @@ def unfused_product(x: Any, weight: Any) -> str | None:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """In which x is multiplied: autocast's, or its own."""
+    """The dtype in which x is multiplied: autocast's or its own."""
     return _cast(x) or x.dtype
 
 
 def _cast(x: Tensor) -> torch.dtype | None:
-    """What autocast makes of x, if anything."""
+    """The dtype to which autocast casts x, or None."""
     return None if x.dtype is torch.float64 else autocast_dtype(x.device.type)
 
 
 def is_plain_linear(module: Any) -> bool:
-    """Whether an operator may compute its x Wᵀ + bias: a subclass, or what an adapter or a quantizer has put in its
-    place, may compute something else. The class that `convert` gives a layer computes the same, and says so."""
+    """True for torch.nn.Linear and its counterpart of `convert`. Subclasses, adapters and quantized layers may compute
+    something else."""
     kind = type(module)
     return kind is nn.Linear or "is_torchs_linear" in kind.__dict__
 
 
 def unfused_part(layer: nn.Module, name: str) -> str | None:
-    """Why a linear layer within another is called, if so: somebody has replaced it, or would notice that it is not."""
+    """The reason why a linear sublayer must be called, or None: it was replaced, or has hooks."""
     part = getattr(layer, name)
     if not is_plain_linear(part):
         return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
@@ -92,32 +92,31 @@ def unfused_part(layer: nn.Module, name: str) -> str | None:
 
 
 def reason_to_call(dense: nn.Module) -> str | None:
-    """Why a linear layer must be called, if so, rather than its weight be read."""
+    """The reason why a linear layer must be called, or None if reading its weight is enough."""
     if main_grad.has_main_grad(dense._parameters.get("weight")):
         return "has a weight whose gradient goes to main_grad"
     return "has a hook or a forward of its own" if is_watched(dense) else None
 
 
-# Operations: of fewer, torch's product and a pass over it take the GPU less. The host, which is what small models wait
-# for in eager code, has fewer launches with ours.
-_FEWEST_COMPILED = 2**35
+# FLOPs. In compiled code torch's product and a separate pass take a GPU less time for smaller products. In eager code
+# small models are bound by launches, of which ours has fewer.
+_MIN_COMPILED_FLOPS = 2**35
 
 
 def takes_product(dense: Any, x: Tensor) -> bool:
-    """Whether our kernel computes the product of a layer, too, which nobody would notice."""
+    """True if our kernel should compute a layer's product, and the layer need not be called."""
     weight = dense.weight
     if unfused_input(x) or not isinstance(weight, Tensor) or weight.device != x.device:
         return False
     if torch.compiler.is_compiling():
-        operations = 2 * x.shape.numel() * weight.shape[0]
-        if is_small_on_gpu(x, operations, _FEWEST_COMPILED):
+        flops = 2 * x.shape.numel() * weight.shape[0]
+        if is_small_on_gpu(x, flops, _MIN_COMPILED_FLOPS):
             return False
     return unfused_product(x, weight) is None and not reason_to_call(dense)
 
 
 def takes_plain_product(weight: Any, x: Tensor) -> bool:
-    """The same for a plain layer's weight and an x that `is_plain`, but for what the operator refuses; False where a
-    longer look is needed."""
+    """A fast test for a plain weight and an x that `is_plain`. If False, `takes_product` decides."""
     if type(weight) not in _PLAIN or weight.dtype is not x.dtype or is_any_autocast_enabled():
         return False
     return x.is_cuda or x.dtype.itemsize > 2

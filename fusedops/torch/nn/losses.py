@@ -1,4 +1,4 @@
-"""The cross-entropy loss, of logits or of what a linear layer makes them of."""
+"""The cross-entropy loss, of logits or of the inputs of the linear layer that computes them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Linear layers that sum up their weight's gradient themselves: into `weight.main_grad`, by the product that makes it.
+"""Linear layers whose backward adds the weight's gradient to `weight.main_grad` in the product.
 
-Megatron-LM and Transformer Engine have the same attribute, which their optimizers read in place of `grad`.
+The attribute is that of Megatron-LM and Transformer Engine, whose optimizers read it instead of `grad`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ _last_writes: Any = WeakIdKeyDictionary()  # the stream of each weight's last wr
 
 
 def has_main_grad(weight: Any) -> bool:
-    """Whether the gradient of a linear layer's weight is to be added to `weight.main_grad`: one of another dtype than
-    the sums have, and that of a DTensor, is left to the program, with the gradient in grad."""
+    """True if the weight's gradient is added to `weight.main_grad`, which must have the accumulation dtype.
+
+    A main_grad of another dtype, or of a DTensor, is left to the program; the gradient is then in `grad`.
+    """
     total = getattr(weight, "main_grad", None)
-    return isinstance(total, Tensor) and total.dtype is _dtype_of_sums(weight) and not is_distributed(weight)
+    return isinstance(total, Tensor) and total.dtype is _accumulation_dtype(weight) and not is_distributed(weight)
 
 
 def is_added(weight: Any) -> bool:
-    """Whether a gradient of this weight is recorded, and goes to its main_grad: not where torch.jit.trace or torch.func
-    looks, whose programs have no such effects."""
+    """True if a backward of this weight is recorded and adds to its main_grad.
+
+    Not under torch.jit.trace and torch.func, whose programs have no side effects.
+    """
     if not has_main_grad(weight) or not weight.requires_grad or not torch.is_grad_enabled():
         return False
     return tracing_state() is None and not are_transforms_active()
@@ -37,7 +41,7 @@ def is_added(weight: Any) -> bool:
 
 @torch.compiler.disable  # the compiler has no backward that changes a tensor which the forward does not return
 def linear(x: Tensor, weight: Any, bias: Tensor | None, activation: Activation, dtype: torch.dtype) -> Tensor:
-    """fusedops.torch.linear in this dtype, of a weight whose gradient `is_added`."""
+    """fusedops.torch.linear in this dtype, for a weight that `is_added`."""
     _checked_total(weight)
     return _Linear.apply(x.to(dtype), weight, None if bias is None else bias.to(dtype), activation)
 
@@ -49,7 +53,7 @@ class _Linear(torch.autograd.Function):
         has_slope = activation != "identity"
         y, z = _ops.linear(x, cast, bias, activation, True, has_slope)
         ctx.activation = activation
-        ctx.weight = weight  # itself, with its attributes: what checkpoints and offloading unpack is another tensor
+        ctx.weight = weight  # with its attributes, which an unpacked saved tensor lacks
         ctx.save_for_backward(x, cast, bias, z if has_slope else None)
         return y
 
@@ -61,7 +65,7 @@ class _Linear(torch.autograd.Function):
         need_dx, _, need_dbias, _ = ctx.needs_input_grad
         dz, dx, dbias = dy, None, None
         if z is not None or need_dbias:
-            added = None if bias is None else torch.full_like(bias, -0.0)  # nothing: z contains the bias
+            added = None if bias is None else torch.full_like(bias, -0.0)  # changes no bit: z includes the bias
             found, dbias = _ops.bias_act_backward(
                 dy, dy if z is None else z, added, ctx.activation, z is not None, need_dbias
             )
@@ -69,21 +73,20 @@ class _Linear(torch.autograd.Function):
         dz = _matrix(dz)
         if need_dx:
             dx = _ops.matmul(dz, cast, False, False).view_as(x)
-        dweight = _add(ctx, dz, _matrix(x))  # last, so that main_grad is unchanged if anything else raises
+        dweight = _add(ctx, dz, _matrix(x))  # last: if anything else raises, main_grad is unchanged
         return dx, dweight, dbias if need_dbias else None, None
 
 
 def _add(ctx: Any, dz: Tensor, x: Tensor) -> Tensor | None:
-    """Adds dzᵀ x to main_grad, if the backward is one that would add to the weight's grad.
+    """Adds dzᵀ x to main_grad, in a backward that accumulates into the weight's grad.
 
-    Returns what autograd gets as the weight's gradient: nothing, or zeros for a program that wants to be told that
-    main_grad has it, and whose hooks need a gradient to be called; or the gradient, where torch.autograd.grad asks for
-    it.
+    Returns the weight's gradient for autograd: None; or zeros if the weight has `grad_added_to_main_grad`, whose users'
+    hooks need a gradient; or the gradient for torch.autograd.grad.
     """
     weight, (node, _) = ctx.weight, ctx.next_functions[1]
     try:
         is_wanted = torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # of a leaf whose gradient is returned, not accumulated
+    except RuntimeError:  # torch.autograd.grad returns the gradient of this leaf
         return _ops.matmul(dz, x, True, False)
     if not is_wanted:
         return None
@@ -109,7 +112,7 @@ def _accumulate(weight: Any, total: Tensor, dz: Tensor, x: Tensor) -> None:
         stream.wait_stream(last)
     fo.accumulate_matmul(total, dz, x, transpose_a=True)
     _last_writes[weight] = stream
-    # The engine calls back at the end of the backward, with the streams current where backward() was called.
+    # The callback runs at the end of the backward, with the streams that were current at the call of backward().
     torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_finish, weight, stream))
 
 
@@ -125,12 +128,12 @@ def _matrix(x: Tensor) -> Tensor:
     return x[None] if x.dim() == 1 else x.flatten(0, -2)
 
 
-def _dtype_of_sums(weight: Tensor) -> torch.dtype:
+def _accumulation_dtype(weight: Tensor) -> torch.dtype:
     return torch.float64 if weight.dtype is torch.float64 else torch.float32
 
 
 def _checked_total(weight: Any) -> Tensor:
-    """main_grad, before anything is added: with several layers, an error behind the first would leave it changed."""
+    """The checked main_grad. `linear` checks it in the forward, before any layer's backward adds to one."""
     total = getattr(weight, "main_grad", None)
     if total is None:
         got = "none; keep the one of the forward until the backward has ended"
@@ -138,11 +141,11 @@ def _checked_total(weight: Any) -> Tensor:
         got = type(total).__name__
     elif total.requires_grad or total.layout is not torch.strided:
         got = f"one of layout {total.layout} with requires_grad={total.requires_grad}"
-    elif (total.dtype, total.shape, total.device) == (_dtype_of_sums(weight), weight.shape, weight.device):
+    elif (total.dtype, total.shape, total.device) == (_accumulation_dtype(weight), weight.shape, weight.device):
         return total
     else:
         got = _described(total.dtype, total.shape, total.device)
-    expected = _described(_dtype_of_sums(weight), weight.shape, weight.device)
+    expected = _described(_accumulation_dtype(weight), weight.shape, weight.device)
     expected = f"a strided tensor without requires_grad, {expected}"
     raise ValueError(f"fusedops.torch.nn.Linear: weight.main_grad must be {expected}; got {got}")
 

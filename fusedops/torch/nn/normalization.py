@@ -23,12 +23,12 @@ from fusedops.torch.nn.layer import (
     widened,
 )
 
-_EPS = torch.finfo(torch.float32).eps  # for 16 bits, too, which are computed in float32
+_EPS = torch.finfo(torch.float32).eps  # also for 16 bits, computed in float32
 _EPS_OF_DOUBLE = torch.finfo(torch.float64).eps
 
 
 def default_eps(x: Any) -> float:
-    """What torch's rms_norm adds if it is told nothing else: the machine epsilon of the compute dtype."""
+    """The default eps of torch.rms_norm: the machine epsilon of the compute dtype."""
     return _EPS_OF_DOUBLE if isinstance(x, Tensor) and x.dtype is torch.float64 else _EPS
 
 
@@ -38,7 +38,7 @@ class _Norm(FusedLayer):
     weight: nn.Parameter  # or None, which torch's own annotation leaves out
 
     def is_plain(self, x: Any) -> bool:
-        """Whether the operator takes x and the parameters as they are, or refuses them, as `layer.is_plain` says."""
+        """True if the operator may be called at once with x, as in `layer.is_plain`."""
         if not (is_plain(x) and self.elementwise_affine and len(self.normalized_shape) == 1):
             return False
         return parameter(self, "weight").dtype is x.dtype
@@ -50,7 +50,7 @@ class _Norm(FusedLayer):
         return unfused_input(x) or (unfused_norm(x, self.weight) if isinstance(x, Tensor) else None)
 
     def _rows(self, x: Any, name: str = "x") -> Any:
-        """x with its normalized dimensions flattened into one, as the operator takes it."""
+        """x with the normalized dimensions flattened into one."""
         shape = self.normalized_shape
         if len(shape) == 1 and self.elementwise_affine:
             return x  # the operator checks it against the weight
@@ -126,7 +126,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
             try:
                 return fo.rms_norm(x, parameter(self, "weight"), eps=self._eps(x), weight_offset=self.weight_offset)
             except REFUSED:
-                pass  # for a reason that is looked for below
+                pass  # the code below finds the reason
         if self.why_not(x):
             return self.otherwise(self._of_torch, x)
         try:
@@ -138,7 +138,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return y if rows is x else y.view(x.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
+        """(self(s), s) with s = dropout(x) + residual, in one pass. No hooks run, and the kernel must support x."""
         try:
             rows, others, weight = self._rows(x), self._rows(residual, "residual"), self._row(self.weight)
             eps, offset = self._eps(x), self.weight_offset
@@ -149,7 +149,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
 
     def plain_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The same, where `is_plain(x)`."""
+        """fused_add for an x that `is_plain`."""
         weight, eps, offset = parameter(self, "weight"), self._eps(x), self.weight_offset
         return fo.add_rms_norm(x, residual, weight, eps=eps, weight_offset=offset, dropout=dropout)
 
@@ -191,16 +191,14 @@ class LayerNorm(_Norm, nn.LayerNorm):
     def extra_repr(self) -> str:
         shown = super().extra_repr()
         has_no_bias = self.elementwise_affine and self.bias is None
-        return joined(
-            shown, "bias=False" if has_no_bias and "bias=" not in shown else ""
-        )  # torch 2.10 does not show it
+        return joined(shown, "bias=False" if has_no_bias and "bias=" not in shown else "")  # for torch 2.10
 
     def forward(self, input: Tensor) -> Tensor:
         if self.is_plain(input):
             try:
                 return fo.layer_norm(input, parameter(self, "weight"), parameter(self, "bias"), eps=self.eps)
             except REFUSED:
-                pass  # for a reason that is looked for below
+                pass  # the code below finds the reason
         if self.why_not(input):
             return self.otherwise(super().forward, input)
         try:
@@ -212,7 +210,7 @@ class LayerNorm(_Norm, nn.LayerNorm):
         return y if rows is input else y.view(input.shape)
 
     def fused_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
+        """(self(s), s) with s = dropout(x) + residual, in one pass. No hooks run, and the kernel must support x."""
         try:
             rows, others = self._rows(x), self._rows(residual, "residual")
             weight, bias = self._row(self.weight), self._row(self.bias)
@@ -223,6 +221,6 @@ class LayerNorm(_Norm, nn.LayerNorm):
         return (y, s) if rows is x else (y.view(x.shape), s.view(x.shape))
 
     def plain_add(self, x: Tensor, residual: Tensor, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The same, where `is_plain(x)`."""
+        """fused_add for an x that `is_plain`."""
         weight, bias = parameter(self, "weight"), parameter(self, "bias")
         return fo.add_layer_norm(x, residual, weight, bias, eps=self.eps, dropout=dropout)

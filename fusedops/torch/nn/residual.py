@@ -1,4 +1,4 @@
-"""A residual connection and the normalization of its sum, in one pass."""
+"""A residual connection and the norm of its sum, in one pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
 def add_norm(
     norm: RMSNorm | LayerNorm, x: Tensor, residual: Tensor, of_sum: Callable[[Tensor], Tensor], dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """(norm(s), s) with s = dropout(x) + residual, in one pass if both have one dtype, which autocast may change.
+    """(norm(s), s) with s = dropout(x) + residual, in one pass if both have one dtype.
 
     `of_sum` computes the norm of s if the kernel does not.
     """
@@ -27,7 +27,7 @@ def add_norm(
         try:
             return norm.plain_add(x, residual, dropout)
         except REFUSED:
-            pass  # for a reason that is looked for below
+            pass  # the code below finds the reason
     mixed = isinstance(x, Tensor) and isinstance(residual, Tensor) and x.dtype is not residual.dtype
     if not mixed and norm.why_not(x) is None:
         return norm.fused_add(x, residual, dropout)
@@ -36,8 +36,6 @@ def add_norm(
 
 
 class _AddNorm(FusedLayer):
-    """What the layers share."""
-
     dropout: float = 0.0
 
     def _set_dropout(self, dropout: float) -> None:

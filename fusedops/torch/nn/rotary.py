@@ -112,7 +112,7 @@ class RotaryEmbedding(FusedLayer, nn.Module):
         raise TypeError("fusedops.torch.nn.RotaryEmbedding: torch.fx can record it only as a part of another module")
 
     def _first(self, x: Any) -> tuple[Tensor, Tensor]:
-        """The rows of the tables for positions from 0 on; all rows for inputs that the operator will refuse."""
+        """The tables for positions from 0 on; whole tables for inputs that the operator refuses."""
         if not isinstance(x, Tensor) or x.dim() < -self.seq_dim:
             return self.cos, self.sin
         length = x.shape[self.seq_dim]

@@ -54,7 +54,7 @@ class Softmax(FusedLayer, nn.Softmax):
         return unfused_pass(x) or self._unfused_dim(x.dim() if isinstance(x, Tensor) else None)
 
     def _unfused_dim(self, rank: int | None) -> str | None:
-        """For inputs of this rank; None: for any."""
+        """The reason why `dim` is not supported for this rank; None as a rank stands for any."""
         dim = self.dim
         if dim is None:
             return "dim is None"
@@ -80,9 +80,9 @@ class Softmax(FusedLayer, nn.Softmax):
     def _masked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         if self.causal:
             rows, columns = x.shape[-2:]
-            kept = torch.ones(rows, columns, dtype=torch.bool, device=x.device).tril(columns - rows)
-            mask = kept if mask is None else mask & kept
+            visible = torch.ones(rows, columns, dtype=torch.bool, device=x.device).tril(columns - rows)
+            mask = visible if mask is None else mask & visible
         if mask is None:
             return super().forward(x)
         y = super().forward(x.masked_fill(~mask, -torch.inf))
-        return y.masked_fill(~mask, 0.0)  # where every element is masked, torch's result is NaN
+        return y.masked_fill(~mask, 0.0)  # a fully masked row of torch's is NaN

@@ -1,7 +1,7 @@
 """Optimizers for PyTorch that update all parameters in one pass: `from fusedops.torch.optim import AdamW`.
 
-Each is a subclass of torch.optim's of the same name, with its arguments, parameter groups, hooks, closures and state
-dicts. `AdamW` says what they have in common.
+Each is a subclass of the torch.optim class of the same name, with its arguments, parameter groups, hooks, closures and
+state dicts. `AdamW` documents their common properties.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class _AdamStep(FusedOptimizer):
     master_weights = False
 
     def __init__(self, *args: Any, master_weights: bool = False, **kwargs: Any) -> None:
-        self.master_weights = master_weights  # the first parameter group asks for it
-        # Parameters whose copies were loaded, and may be older than they are.
+        self.master_weights = master_weights  # add_param_group needs it
+        # Parameters with loaded copies, which may be stale.
         self._unchecked: set[torch.Tensor] = set()
         super().__init__(*args, **kwargs)
 
@@ -45,7 +45,7 @@ class _AdamStep(FusedOptimizer):
         betas_are_numbers = not any(isinstance(beta, torch.Tensor) for beta in group["betas"])
         return betas_are_numbers and not group["differentiable"]
 
-    _steps_are_placed = False  # of an optimizer of torch's, whose class was changed, they may be elsewhere
+    _steps_are_placed = False  # a class attribute, for an optimizer of torch whose class was changed
 
     def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
         if not self._steps_are_placed:
@@ -74,14 +74,14 @@ class _AdamStep(FusedOptimizer):
 
         def keep() -> None:
             self.state.update(begun)
-            if self.master_weights and not has_masters:  # the parameters had 16 bits before: their copies are now old
+            if self.master_weights and not has_masters:  # no longer 16-bit: copies are stale
                 for p in params:
                     self.state[p].pop("master_param", None)
 
         return [Update(_adamw, params, grads, lists, group["lr"], options, keep)]
 
     def _begun(self, p: torch.Tensor, has_master: bool, amsgrad: bool) -> dict[str, Any]:
-        """A parameter's state with what it lacks. The one that is kept stays as it is, until the step has succeeded."""
+        """A copy of a parameter's state, with missing entries added. It replaces the state after the step succeeds."""
         state = dict(self.state.get(p, {}))
         if not state:
             dtype = torch.float32 if has_master else p.dtype
@@ -105,10 +105,10 @@ class _AdamStep(FusedOptimizer):
         self._place_steps()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """torch's, which rounds states to the parameter's dtype: with master weights they stay float32."""
+        """As in torch, which rounds states to the parameter's dtype. With master weights they stay float32."""
 
         def keep(_: Any, given: dict[str, Any]) -> None:
-            self._given = given  # behind all other hooks: for __setstate__, which is called with rounded states
+            self._given = given  # after all other hooks; __setstate__ itself gets rounded states
 
         hook = self.register_load_state_dict_pre_hook(keep)
         try:
@@ -127,7 +127,7 @@ class _AdamStep(FusedOptimizer):
                 self.state[p] |= {name: x.to(p.device, torch.float32, copy=True) for name, x in wide.items()}
 
     def _check_masters(self, params: Sequence[torch.Tensor]) -> None:
-        """Drops loaded copies that an optimizer without copies left behind: they do not round to their parameter."""
+        """Drops loaded copies that do not round to their parameter, since it was updated without them."""
         found = [p for p in params if p in self._unchecked] if self._unchecked else []
         doubtful = [p for p in found if "master_param" in self.state.get(p, {})]
         if not doubtful:
@@ -144,7 +144,7 @@ class _AdamStep(FusedOptimizer):
         super()._plain_step(groups)
 
     def _place_steps(self) -> None:
-        """Each on its parameter's device, where torch's own classes have it for `fused` and `capturable` alone."""
+        """Moves each step to its parameter's device. torch has it there only with `fused` or `capturable`."""
         for group in filter(self._is_ours, self.param_groups):
             for p in group["params"]:
                 if isinstance(step := self.state.get(p, {}).get("step"), torch.Tensor):
@@ -152,8 +152,7 @@ class _AdamStep(FusedOptimizer):
         self._steps_are_placed = True
 
     def state_dict(self) -> dict[str, Any]:
-        """torch's, with each step where torch's own class has it: in the CPU's memory, unless `fused` or `capturable`
-        ask for another."""
+        """As in torch, with each step on the CPU unless `fused` or `capturable` is set."""
         found = super().state_dict()
         for group in found["param_groups"]:
             if group["fused"] or group["capturable"]:

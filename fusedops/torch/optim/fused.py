@@ -1,4 +1,4 @@
-"""What the optimizers share: a step in calls of operators, for the groups that have them, and torch's for the rest."""
+"""The base of the optimizers: a step calls operators for supported groups, and torch's own step for the others."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Update:
     states: list[list[torch.Tensor]]
     lr: Any
     options: dict[str, Any]
-    finish: Callable[[], None] = field(default=lambda: None)  # after the call: keeps new states, which it has filled
+    finish: Callable[[], None] = field(default=lambda: None)  # stores new states after the call
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """In front of one of torch.optim's classes: `step` of both."""
+    """The first base of an optimizer; torch's class is the second."""
 
     param_groups: list[Group]
     max_grad_norm: float | None = None
@@ -45,7 +45,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return {**super().__getstate__(), "max_grad_norm": self.max_grad_norm}
 
     def is_covered(self, group: Group) -> bool:
-        """Whether an operator does what the group's options ask for."""
+        """True if an operator supports the group's options."""
         raise NotImplementedError
 
     def updates(self, group: Group, params: list[torch.Tensor], grads: list[Any]) -> list[Update]:
@@ -65,7 +65,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """torch's classes set it for `fused=True`."""
 
     def _is_ours(self, group: Group) -> bool:
-        # A group is on one kind of device, or torch's own code refuses it as well.
+        # One parameter is enough: torch refuses groups on several kinds of devices, too.
         return self.is_covered(group) and all(p.device.type in ("cpu", "cuda") for p in group["params"][:1])
 
     @torch.compiler.disable  # torch.compile breaks its graph here: a traced step would be another implementation
@@ -83,7 +83,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             ours = [group for group in self.param_groups if self._is_ours(group)]
             others = [group for group in self.param_groups if not any(group is one for one in ours)]
             some = [(group, *found) for group in ours for found in by_device_and_dtype(*_with_gradients(group))]
-            for _, params, _ in some:  # all are checked before the first is updated
+            for _, params, _ in some:  # checks all before it updates any
                 self._check_dtype(params[0])
             updates = [update for group, params, grads in some for update in self.updates(group, params, grads)]
             if others or len(updates) > 1:
@@ -94,12 +94,12 @@ class FusedOptimizer(torch.optim.Optimizer):
                     self._plain_step(others)
                 self._run(updates, clip)
             except (RuntimeError, TypeError):
-                self._check_gradients(updates)  # an operator that is called alone refuses them itself, in other words
+                self._check_gradients(updates)  # for the same error as with several calls
                 raise
         return loss
 
     def _name(self, p: torch.Tensor) -> str:
-        """What errors call a parameter."""
+        """A parameter's name in errors."""
         places = ((g, i, x) for g, group in enumerate(self.param_groups) for i, x in enumerate(group["params"]))
         return next(f"parameter {i} of group {g}" for g, i, x in places if x is p)
 
@@ -121,7 +121,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                     raise RuntimeError(f"{self._title}: a gradient must be like {self._name(p)}, {expected}; got {got}")
 
     def _clip(self, updates: Sequence[Update], others: Sequence[Group]) -> torch.Tensor | None:
-        """What gradients are to be multiplied by, for their norm to be at most `max_grad_norm`."""
+        """The factor that clips the norm of all gradients to `max_grad_norm`, or None."""
         if self.max_grad_norm is None:
             return None
         rest = [p.grad for group in others for p in group["params"] if p.grad is not None]
@@ -148,7 +148,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         moved: dict[tuple[Any, ...], torch.Tensor] = {}
 
         def there(value: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor | None:
-            """As the operator takes it for this parameter. Moved to a device, it is so once."""
+            """The value on the device and in the compute dtype of p, moved only once."""
             if value is None:
                 return None
             dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
@@ -168,12 +168,12 @@ class FusedOptimizer(torch.optim.Optimizer):
             update.finish()
 
     def _of_scaler(self, name: str) -> torch.Tensor | None:
-        """What a torch.amp.GradScaler has set for the time of this step."""
+        """An attribute that torch.amp.GradScaler sets during a step."""
         return getattr(self, name, None)
 
     def _plain_step(self, groups: list[Group]) -> None:
         """torch's own step, for some of the groups."""
-        # Without the hooks of steps, with which torch wraps the method of its class once that has an instance.
+        # Without step hooks, with which torch wraps the method of each class that has an instance.
         theirs = super().step
         method = theirs.__func__
         while getattr(method, "hooked", False):
@@ -187,7 +187,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
 
 def _with_gradients(group: Group) -> tuple[list[torch.Tensor], list[Any]]:
-    """The parameters that have gradients, and these."""
+    """The parameters that have gradients, and their gradients."""
     params = group["params"]
     grads = [p.grad for p in params]
     found = [grad for grad in grads if grad is not None]
@@ -199,14 +199,14 @@ def _with_gradients(group: Group) -> tuple[list[torch.Tensor], list[Any]]:
 
 
 def _placed(grad: Any, p: Any) -> Any:
-    """A DTensor's gradient where the parameter is: that of a replicated one may be a sum that no process has yet."""
+    """A DTensor's gradient with the parameter's placements. It may be a partial sum otherwise."""
     if not is_distributed(grad) or grad.placements == p.placements:
         return grad
     return grad.redistribute(p.device_mesh, p.placements)
 
 
 def local(x: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this process has: of FSDP2's parameters a shard."""
+    """The local shard of a DTensor; other tensors unchanged."""
     return x if type(x) in (torch.Tensor, torch.nn.Parameter) or not hasattr(x, "to_local") else x.to_local()
 
 

@@ -71,7 +71,7 @@ class SGD(FusedOptimizer, torch.optim.SGD):
     def _with_momentum(
         self, group: Group, params: list[torch.Tensor], grads: list[Any], options: dict[str, Any]
     ) -> Update:
-        """For parameters that all have a momentum, or none of which has: the first gradient is theirs."""
+        """The update of parameters that all have a momentum, or all have none; the first gradient initializes it."""
         if self.state.get(params[0], {}).get("momentum_buffer") is not None:
             momentums = [self.state[p]["momentum_buffer"] for p in params]
             return Update(_sgd, params, grads, [momentums], group["lr"], options)

@@ -1,8 +1,8 @@
-"""The counterparts of the modules of Hugging Face's transformers and of others with the same code, for `convert`.
+"""Counterparts of modules of Hugging Face's transformers, and of others with the same code, for `convert`.
 
-A class is known by what its code computes (`forms`): the name counts for nothing. A module that lacks an attribute
-which the code reads, or whose parts the kernels do not have, is kept as it is. Mixins are imported when a model has a
-module for them, and nothing of transformers is imported where it is not there.
+A class is recognized by its code (`forms`), not by its name. A module is skipped if it lacks an attribute that the code
+reads, or if the kernels do not support one of its parts. Mixins are imported when a model needs them, and transformers
+only if the program has imported it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf.forms import Form, all_forms
 from fusedops.torch.nn.layer import FusedLayer
 
-_NEAR = 0.8  # how much of the tokens two functions share that are meant to be the same
-_NEAR_BY_NAME = 0.5  # the same of two classes whose names end with one of these
+_NEAR = 0.8  # share of common tokens above which the report names the form and the difference
+_NEAR_BY_NAME = 0.5  # the same if both class names end with one of _WORDS
 _WORDS = ("RMSNorm", "LayerNorm", "MLP")
-
-
 LANGUAGE_MODEL = "loss.LanguageModel"
 
 
 @dataclass(frozen=True)
 class Match:
-    """What a class is known from."""
+    """The result of the recognition of a class: its mixin, and the names of attributes by the form's names."""
 
     mixin: str
     like: str
@@ -40,16 +38,17 @@ class Match:
 
 
 def counterpart(kind: type, match: Match | str | None = None) -> type:
-    """What stands in for this class, which is known; it may raise what `conversion.Rules.counterpart` does.
+    """The counterpart of a known class. `match` is the result of `look_up`, if there is one already.
 
-    `match` is what `look_up` has found, if it was asked already.
+    Raises:
+        UnknownClass: the class has no counterpart.
     """
-    of, made = _made.get(kind, ((None, None), None))
+    key, made = _made.get(kind, ((None, None), None))
     forward = vars(kind).get("forward")
-    match = match or (of[0] if of[1] is forward else None) or look_up(kind)
+    match = match or (key[0] if key[1] is forward else None) or look_up(kind)
     if not isinstance(match, Match):
         raise UnknownClass(match or "it is not known")
-    if made is None or of != (match, forward):
+    if made is None or key != (match, forward):
         file, _, name = match.mixin.partition(".")
         mixin = getattr(importlib.import_module(f"{__name__}.{file}"), name)
         made = mixin.over(kind, match.like, match.names, match.options)
@@ -58,7 +57,7 @@ def counterpart(kind: type, match: Match | str | None = None) -> type:
 
 
 def without_logits(kind: type) -> type | None:
-    """What stands in for the class of a language model that is to return no logits in training; None: it must."""
+    """The counterpart of a language model's class that returns no logits in training; None if there is none."""
     from fusedops.torch.conversion.hf import fused_loss
 
     try:
@@ -68,7 +67,7 @@ def without_logits(kind: type) -> type | None:
 
 
 def notes_on_losses(modules: Iterable[Any], fuse_loss: bool) -> list[str]:
-    """What a report says of the logits of the language models among these, each class once."""
+    """The report's notes on the logits of the language models among these modules, one per class."""
     if "transformers" not in sys.modules:
         return []
     try:
@@ -79,7 +78,7 @@ def notes_on_losses(modules: Iterable[Any], fuse_loss: bool) -> list[str]:
     return list(dict.fromkeys(filter(None, (fused_loss.note(model, fuse_loss) for model in models))))
 
 
-# One of each class, as long as its code is the same: somebody may exchange its forward.
+# One counterpart per class, made again if the class gets another `forward`.
 _made: dict[type, tuple[tuple[Match, Any], type]] = {}
 
 
@@ -88,7 +87,7 @@ def is_known(kind: type) -> bool:
 
 
 def look_up(kind: type) -> Match | str | None:
-    """What the class is known from; or why it is not, where there is something to say; else None."""
+    """How a class is recognized; or the reason to skip it, if the report should name one; otherwise None."""
     if str(kind.__module__).partition(".")[0] in ("torch", "fusedops") or not issubclass(kind, torch.nn.Module):
         return None
     if "forward" not in vars(kind) or issubclass(kind, FusedLayer):
@@ -105,7 +104,7 @@ def look_up(kind: type) -> Match | str | None:
 
 
 def _whole(kind: type) -> Match | str | None:
-    """Of a class with a method that is computed as a whole; or which form its `forward` nearly has."""
+    """The match of a class with a method that equals a form; or the difference from the nearest form."""
     near = None
     for method, forms in _forms("transformers" in sys.modules).items():
         if not hasattr(kind, method):
@@ -128,7 +127,7 @@ def _whole(kind: type) -> Match | str | None:
 
 @functools.cache
 def _forms(with_transformers: bool) -> dict[str, dict[source.Code, type[Form]]]:
-    """By the name of the method and its code."""
+    """All forms, by the name of the method and its code."""
     found: dict[str, dict[source.Code, type[Form]]] = {}
     for form in all_forms(with_transformers):
         found.setdefault(form.method, {})[source.of_method(form, form.method)] = form
@@ -137,13 +136,13 @@ def _forms(with_transformers: bool) -> dict[str, dict[source.Code, type[Form]]]:
 
 @functools.cache
 def _longest() -> int:
-    """How many tokens are worth reading: as many as a function can have that comes near a form."""
+    """The limit of tokens: a longer function cannot come near any form."""
     longest = max(len(code.tokens) for forms in _forms(False).values() for code in forms)
     return int(longest / _NEAR)
 
 
 def _near(kind: type, code: source.Code, forms: Mapping[source.Code, type[Form]]) -> str | None:
-    """Which form the code differs from in one place."""
+    """The nearest form and the first difference from it, if the code is near a form."""
     best, most = None, 0.0
     for known, form in forms.items():
         share = source.shared(code, known)
@@ -160,7 +159,7 @@ def _unknown_step(kind: type) -> str | None:
 
 
 def _step(kind: type) -> Match | None:
-    """Of a class whose code stays as it is but for one step."""
+    """The match of a class whose counterpart replaces a single function that `forward` calls."""
     from fusedops.torch.conversion.hf.rotary import rotations
 
     likes = {rotation.like: None for _, rotation in rotations(kind)}

@@ -1,4 +1,4 @@
-"""The activation functions that the kernels have."""
+"""The activation functions that the kernels support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 from fusedops.functions.common import Activation
 from fusedops.torch.internals import is_watched
 
-# transformers has many ways to write one formula.
+# transformers has several classes for one formula.
 _OF_TRANSFORMERS: dict[str, Activation] = {
     "AccurateGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
@@ -22,7 +22,7 @@ _OF_TRANSFORMERS: dict[str, Activation] = {
     "PytorchGELUTanh": "gelu_tanh",
     "SiLUActivation": "silu",
 }
-# What `fusedops.torch.bias_act` and `gated_act` call them.
+# Names of activations in `fusedops.torch.bias_act` and `gated_act`.
 _FUSED: dict[Any, Activation] = {
     torch.nn.Identity: "identity",
     torch.nn.ReLU: "relu",
@@ -40,7 +40,7 @@ _FUSED: dict[Any, Activation] = {
 
 
 def fused_name(activation: Any) -> Activation | None:
-    """The kernels' name for an activation function or module; None if they do not have it."""
+    """The kernels' name for an activation function or module; None if it is not supported."""
     if not isinstance(activation, torch.nn.Module):
         return _FUSED.get(activation) if isinstance(activation, Hashable) else None
     kind = type(activation)
@@ -50,15 +50,15 @@ def fused_name(activation: Any) -> Activation | None:
 
 
 def is_activation(thing: Any) -> bool:
-    """Whether it is one at all, the kernels' or not."""
+    """True for any activation, supported or not."""
     if not isinstance(thing, torch.nn.Module):
         return callable(thing)
     kind = type(thing)
     return kind.__module__ == "torch.nn.modules.activation" or kind is torch.nn.Identity or _is_of_transformers(kind)
 
 
-def has_watchers(activation: Any) -> bool:
-    """Whether somebody would notice that it is not called."""
+def must_call(activation: Any) -> bool:
+    """True if the activation is a module that must be called, since it has hooks."""
     return isinstance(activation, torch.nn.Module) and is_watched(activation)
 
 
@@ -67,6 +67,6 @@ def _is_of_transformers(kind: type) -> bool:
 
 
 def unfused_activation(activation: Any) -> str | None:
-    """The reason why a module with this activation is kept, if it is."""
+    """The reason to skip a module with this activation, or None."""
     name = getattr(activation, "__name__", None) or type(activation).__name__
     return None if fused_name(activation) else f"activation {name} is not among those of the kernel"

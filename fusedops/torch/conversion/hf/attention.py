@@ -1,4 +1,4 @@
-"""The attention of transformers' models: what stands in its registry, from the import of this module on, by `NAMES`."""
+"""The attention of transformers' models. Importing this module registers it with transformers, under `NAMES`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fusedops.torch.conversion.hf.internals import (
 from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
-"""What a config has instead of the name of transformers' own attention, which computes what the kernel does not."""
+"""Our names by transformers' names, which handle the calls that the kernel does not support."""
 _MOST_FEATURES = 256
-# What else some attentions are given, which the kernel does not have: a bias of the scores, sinks, pages.
-_UNKNOWN = ("position_bias", "s_aux", "sinks", "cache")
+# Arguments of some attentions that the kernel does not support: score bias, sinks, paged cache.
+_UNSUPPORTED = ("position_bias", "s_aux", "sinks", "cache")
 _Result = tuple[Tensor, Tensor | None]
 _Attention = Callable[..., _Result]
 
 
 def eager(module: Any) -> _Attention | None:
-    """The function that the modules of a model call if they have no other; it is in their module of Python."""
+    """The `eager_attention_forward` of the Python module of a module's class, or of a base class."""
     for kind in type(module).__mro__:
         function = getattr(sys.modules.get(kind.__module__), "eager_attention_forward", None)
         if function is not None:
@@ -41,23 +41,23 @@ def why_not(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    kept: masks.Kept | None,
+    visible: masks.Visible | None,
     scaling: Any = None,
     output_attentions: bool = False,
     **options: Any,
 ) -> str | None:
-    """Why transformers' own attention computes a call, if so.
+    """The reason why transformers' own attention computes a call, or None.
 
     Args:
         query, key, value: [B, heads, positions, features].
-        kept: what the mask says, as `masks.kept` reads it.
-        scaling, output_attentions, options: what the attention's module passes.
+        visible: the result of `masks.kept`.
+        scaling, output_attentions, options: as passed by the attention's module.
     """
-    if kept is None:
+    if visible is None:
         return "its mask is not one of booleans"
     if output_attentions:
         return "the kernel does not keep the attention's weights"
-    for name in _UNKNOWN if options else ():
+    for name in _UNSUPPORTED if options else ():
         if options.get(name) is not None:
             return f"the kernel has no {name}"
     if isinstance(scaling, Tensor):
@@ -73,19 +73,16 @@ def why_not(
 
 
 def _is_usual(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
-    """Whether a call is of plain tensors, and asks for nothing that the kernel does not have.
-
-    The operator refuses what else `why_not` names.
-    """
+    """True for a call with plain tensors and supported options. The operator refuses the other reasons of `why_not`."""
     if isinstance(scaling, Tensor) or query.dim() != 4 or not is_plain(query):
         return False
     return not options or not (
-        options.get("output_attentions") or any(options.get(name) is not None for name in _UNKNOWN)
+        options.get("output_attentions") or any(options.get(name) is not None for name in _UNSUPPORTED)
     )
 
 
 def _is_taken(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the operator does not refuse them: with dropout, it would after a seed was drawn."""
+    """True if the operator accepts these tensors. With dropout, it would refuse them only after a seed is drawn."""
     return (
         key.dtype is value.dtype is query.dtype
         and max(query.shape[-1], value.shape[-1]) <= _MOST_FEATURES
@@ -108,7 +105,7 @@ def _attend(
     softcap: float | None = None,
     **options: Any,
 ) -> _Result:
-    """What transformers calls for an attention, with its arguments: [B, heads, positions, features]."""
+    """The attention as transformers calls it, on [B, heads, positions, features]."""
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
@@ -118,25 +115,25 @@ def _attend(
         try:
             return fo.attention(*rows, causal=causal, scale=scaling, window=window, dropout=dropout), None
         except REFUSED:
-            pass  # for a reason that is looked for below
+            pass  # the code below finds the reason
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
-    kept = masks.kept(attention_mask, queries, keys, causal, sliding_window)
+    visible = masks.kept(attention_mask, queries, keys, causal, sliding_window)
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
-    if leaves_cap_out or why_not(query, key, value, kept, scaling, **options) or kept is None:
-        if kept is not None and (attention_mask is not None or sliding_window is not None):
-            attention_mask = kept.full(queries, keys, query.device)
+    if leaves_cap_out or why_not(query, key, value, visible, scaling, **options) or visible is None:
+        if visible is not None and (attention_mask is not None or sliding_window is not None):
+            attention_mask = visible.full(queries, keys, query.device)
         return original(module, query, key, value, attention_mask, sliding_window=sliding_window, **named, **options)
-    if kept.keys != keys:
-        key, value = key[:, :, : kept.keys], value[:, :, : kept.keys]
+    if visible.keys != keys:
+        key, value = key[:, :, : visible.keys], value[:, :, : visible.keys]
     y = fo.attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        causal=kept.causal,
+        causal=visible.causal,
         scale=scaling,
-        mask=kept.mask,
-        window=kept.window,
-        lengths=kept.lengths,
+        mask=visible.mask,
+        window=visible.window,
+        lengths=visible.lengths,
         softcap=softcap or 0.0,
         dropout=dropout,
     )
@@ -144,13 +141,13 @@ def _attend(
 
 
 def _eager(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> _Result:
-    """The module's own; its mask is added to the scores, and says where it is causal, too."""
+    """The module's own eager attention. Its mask is added to the scores, and includes causality."""
     attention = eager(module)
-    assert attention is not None  # `implementation` has looked
+    assert attention is not None  # checked by `implementation`
     causal = options.pop("is_causal")
     if mask is None and (getattr(module, "is_causal", True) if causal is None else causal) and query.shape[2] > 1:
-        seen = masks.kept(None, query.shape[2], key.shape[2], True, None)
-        mask = None if seen is None else seen.full(query.shape[2], key.shape[2], query.device)
+        visible = masks.kept(None, query.shape[2], key.shape[2], True, None)
+        mask = None if visible is None else visible.full(query.shape[2], key.shape[2], query.device)
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
     return attention(module, query, key, value, mask, **{k: v for k, v in options.items() if v is not None})

@@ -1,8 +1,7 @@
-"""Where the code of transformers' functions is looked into, or run with something else in it.
+"""Inspects functions, and copies them with other global variables.
 
-A counterpart that computes a whole `forward` must know all that the original does; one that changes a single step of a
-long `forward` runs the original's code. Neither has an ordinary way: the steps are functions that `forward` calls by
-global names, and transformers' own modules are not to be changed, since models that nobody converted share them.
+A counterpart that changes a single step of a long `forward` runs a copy of the original's code, in which one global
+name has another value. The original modules do not change, since unconverted models share them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from fusedops.conversion import UnknownClass
 
 
 def steps(code: CodeType) -> Iterator[dis.Instruction]:
-    """The instructions of a function and of those within it."""
+    """The instructions of a function and of its nested functions."""
     yield from dis.get_instructions(code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -26,8 +25,8 @@ def steps(code: CodeType) -> Iterator[dis.Instruction]:
 
 
 def without_no_grad(function: Any) -> tuple[Any, Callable[[FunctionType], Any]]:
-    """What `torch.no_grad()` decorates, and what decorates something else so; anything else as it is."""
-    # Equal, not the same: torch 2.15 gives each decorated function a copy of the code that bears the context's name.
+    """(function without `@torch.no_grad()`, that decorator); (function, identity) if it is not decorated so."""
+    # Equality, not identity: torch 2.15 copies the wrapper's code for each decorated function.
     if isinstance(function, FunctionType) and function.__code__ == _decorated.__code__:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         makes_context = cells["ctx_factory"].cell_contents if "ctx_factory" in cells else None
@@ -43,13 +42,13 @@ def _decorated() -> None:
 
 
 def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
-    """The same function with another value under one of its global names.
+    """A copy of the function with another value for one of its global names.
 
-    The others are those of this moment: what somebody exchanges in the function's module later on, it does not see.
-    Without a `__name__` among its globals: torch.compile would take those of the module that has that name.
+    The other globals are copied now: later changes in the function's module have no effect. `__name__` is left out,
+    because torch.compile would use the globals of the module that has that name.
 
     Raises:
-        UnknownClass: the function would see that its globals are a copy.
+        UnknownClass: the function's result depends on its globals not being a copy.
     """
     for step in steps(function.__code__):
         if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
@@ -57,7 +56,7 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "__name__":
             raise UnknownClass("its forward reads __name__, so that functions in it are not replaced")
     names = {**function.__globals__, name: value}
-    names.pop("__name__", None)  # which a copy lacks already
+    names.pop("__name__", None)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
     copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
@@ -65,7 +64,7 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
 
 
 def with_parameters(function: FunctionType, other: FunctionType) -> FunctionType:
-    """The same function with the names of another's parameters, as many as there are of both."""
+    """A copy of the function whose first parameters have the names of another function's parameters."""
     code, names = function.__code__, other.__code__.co_varnames[: other.__code__.co_argcount]
     count = min(len(names), code.co_argcount)
     variables = (name if name not in names else f"_{name}" for name in code.co_varnames[count:])

@@ -1,4 +1,4 @@
-"""A product, its bias and an activation: the bias and the activation in one pass."""
+"""A linear layer and its activation, fused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.conversion import full_name
-from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.activations import fused_name, is_activation, must_call, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
 from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_product
@@ -18,7 +18,7 @@ _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transp
 
 
 class ActivatedDense(HFLayer):
-    """act(dense(x)), and then the modules that follow."""
+    """act(dense(x)), followed by the modules in `then`."""
 
     computes = ("activation",)
 
@@ -33,7 +33,7 @@ class ActivatedDense(HFLayer):
 
 
 class DroppedDense(ActivatedDense):
-    """dropout(last(dropout(act(dense(x))))), whose dropouts are functions."""
+    """dropout(last(dropout(act(dense(x))))), with functional dropouts."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = activated(self.part("activation"), self.part("dense"), x)
@@ -42,22 +42,21 @@ class DroppedDense(ActivatedDense):
 
 
 def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
-    """act(dense(x)); the kernel computes it all, or bias and activation, if it can and if no hook or subclass is in the
-    way."""
+    """act(dense(x)), by one kernel, or with bias and activation in one pass, unless hooks or subclasses forbid it."""
     name = fused_name(activation)
     if name is not None and is_plain_linear(dense) and is_plain(x):
         weight, bias = parameter(dense, "weight"), parameter(dense, "bias")
-        is_seen = reason_to_call(dense) or has_watchers(activation)
-        if not is_seen and takes_plain_product(weight, x):
+        is_called = reason_to_call(dense) or must_call(activation)
+        if not is_called and takes_plain_product(weight, x):
             try:
                 return fo.linear(x, weight, bias, name, transpose_weight=True)
             except REFUSED:
-                pass  # for a reason that is looked for below
-    if name is None or unfused_dense(dense) or reason_to_call(dense) or has_watchers(activation) or unfused_input(x):
+                pass  # the code below finds the reason
+    if name is None or unfused_dense(dense) or reason_to_call(dense) or must_call(activation) or unfused_input(x):
         return activation(dense(x))
     if takes_product(dense, x):
         return fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))
-    if dense.bias is None:  # the pass would have nothing to add
+    if dense.bias is None:
         return activation(dense(x))
     product = _product(dense, x)
     is_mixed = product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias)
@@ -67,7 +66,7 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def unfused_dense(dense: torch.nn.Module) -> str | None:
-    """Why a product is not ours, whatever it is called with."""
+    """The reason why no kernel computes this layer, or None."""
     if not is_plain_linear(dense) and not _is_conv1d(dense):
         return f"its product is a {type(dense).__module__}.{type(dense).__name__}"
     return None

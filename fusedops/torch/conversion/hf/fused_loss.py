@@ -36,13 +36,13 @@ from fusedops.torch.conversion.hf.loss import LanguageModel, causal_loss, of_ite
 from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, unfused_weight
 
-_STATES = "_states"  # the variable that is added
+_STATES = "_states"  # the added variable
 
 
 class WithoutLogits(LanguageModel):
-    """In training with labels it returns no logits; where the head is no plain linear layer, it does."""
+    """Returns no logits in training with labels, if the head is a plain linear layer."""
 
-    head_name: ClassVar[str]  # the attribute that is the linear layer
+    head_name: ClassVar[str]  # the attribute with the linear layer
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class WithoutLogits(LanguageModel):
         softcap: float | None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """As `causal_loss` of the logits that the head makes of the states."""
+        """`causal_loss` of the head's logits for the states."""
         head = getattr(self, self.head_name)
         labels = shifted(labels, ignore_index) if shift_labels is None else shift_labels
         rows, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1).to(states.device)
@@ -91,10 +91,10 @@ class WithoutLogits(LanguageModel):
 
 
 def counterpart(kind: type) -> type:
-    """What stands in for the class of a causal language model.
+    """The counterpart of a causal language model's class.
 
     Raises:
-        UnknownClass: its forward does something with the logits that is not known.
+        UnknownClass: its forward uses the logits in an unknown way.
     """
     return _made(kind, vars(kind)["forward"])
 
@@ -105,7 +105,7 @@ def _made(kind: type, forward: Any) -> type:
 
 
 def _blank(kind: type) -> Any:
-    """A module without state of the class's counterpart; of the class where transformers is another than it was."""
+    """An instance of the class's counterpart, or of the class if this version of transformers has none, for pickle."""
     try:
         return object.__new__(counterpart(kind))
     except (ImportError, AttributeError, UnknownClass, source.NoSource):
@@ -113,7 +113,7 @@ def _blank(kind: type) -> Any:
 
 
 def note(model: LanguageModel, asked: bool) -> str | None:
-    """What a report says of the logits of a converted model, if anything; `asked` for a loss without them."""
+    """The report's note on the logits of a converted model, or None. `asked` is convert's `fuse_loss`."""
     name = model.original.__name__
     try:
         reason = unfused_head(getattr(model, _rewritten_of(model.original)[0], None))
@@ -129,7 +129,7 @@ def note(model: LanguageModel, asked: bool) -> str | None:
 
 
 def unfused_head(head: Any) -> str | None:
-    """Why the logits of a model with this head are computed."""
+    """The reason why a model with this head must compute its logits, or None."""
     if not is_plain_linear(head):
         return f"its head is a {type(head).__module__}.{type(head).__qualname__}"
     return f"its head {reason}" if (reason := reason_to_call(head)) else None
@@ -141,7 +141,7 @@ def _rewritten_of(kind: type) -> tuple[str, FunctionType]:
 
 @functools.lru_cache(64)
 def _rewritten(function: FunctionType) -> tuple[str, FunctionType]:
-    """The name of the head, and the function with the branch."""
+    """The name of the head, and the function with the additional branch."""
     tree, line = source.tree_of(function)
     if function.__closure__ or not tree.args.args:
         raise UnknownClass("its forward uses variables of another function")
@@ -183,7 +183,7 @@ def _rewritten(function: FunctionType) -> tuple[str, FunctionType]:
 
 @dataclass(frozen=True)
 class _Head:
-    """`logits = self.name(states)`, which is the statement of this number."""
+    """The statement `logits = self.name(states)` and its position in the body."""
 
     number: int
     logits: str
@@ -201,7 +201,7 @@ class _Head:
         return None
 
     def uses(self, node: ast.AST) -> int:
-        """How often the logits are there."""
+        """The number of uses of the logits."""
         return sum(isinstance(each, ast.Name) and each.id == self.logits for each in ast.walk(node))
 
 
@@ -210,9 +210,9 @@ def _expression(text: str) -> ast.expr:
 
 
 def _up_to_the_loss(statements: Sequence[ast.stmt], head: _Head, model: str) -> tuple[ast.expr, ast.Assign, int]:
-    """What the logits are capped at, the statement that makes their loss, and the number of the next one behind it."""
+    """The expression of the logits' cap, the statement that computes the loss, and the position of the next one."""
     softcap = _expression("None")
-    of_loss = f"{model}.loss_function"
+    loss_function = f"{model}.loss_function"
     for number, statement in enumerate(statements[head.number + 1 :], head.number + 1):
         match statement:
             case ast.Assign(targets=[ast.Name(id="loss")], value=ast.Constant(value=None)):
@@ -220,7 +220,7 @@ def _up_to_the_loss(statements: Sequence[ast.stmt], head: _Head, model: str) -> 
             case ast.If(
                 test=test, body=[ast.Assign(targets=[ast.Name()], value=ast.Call(func=called)) as loss], orelse=[]
             ):
-                if ast.unparse(test) == "labels is not None" and ast.unparse(called) == of_loss:
+                if ast.unparse(test) == "labels is not None" and ast.unparse(called) == loss_function:
                     return softcap, loss, number + 1
             case ast.If(test=ast.Compare(left=cap), body=body, orelse=[]):
                 is_given = ast.unparse(statement.test) == f"{ast.unparse(cap)} is not None"
@@ -237,14 +237,14 @@ def _capped(logits: str, cap: str) -> list[str]:
 
 
 def _returned(statement: ast.stmt, head: _Head) -> list[bool]:
-    """Of each argument of the call whose result is returned, whether it is the logits."""
+    """One flag for each argument of the returned call: True if it is the logits."""
     call = statement.value if isinstance(statement, ast.Return) else None
     given = [*call.args, *(each.value for each in call.keywords)] if isinstance(call, ast.Call) else []
     return [isinstance(each, ast.Name) and each.id == head.logits for each in given]
 
 
 def _compiled(tree: ast.FunctionDef, line: int, like: FunctionType) -> FunctionType:
-    """The function of a tree, whose lines are those of its file."""
+    """Compiles a tree to a function like another, with line numbers of its file."""
     tree = copy.deepcopy(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):

@@ -1,7 +1,7 @@
-"""Which attention a model of transformers has: the name in its config, which `convert` exchanges for ours.
+"""Changes the name of the attention in the configs of transformers' models.
 
-A model may have several configs, each of some of its modules; a config that other models share is theirs, too. Nothing
-is written to a file of the name, and what it was follows from what it is.
+A model may have several configs, each for some of its modules, and models may share a config. The name is not saved to
+files, and the original name follows from ours.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
-_BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # where no attention is
+_BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # modules without attentions
 _MOST_FEATURES = 256
 
 
 @dataclass
 class Owner:
-    """A config, and the modules that have it."""
+    """A config and the modules that refer to it."""
 
     config: Any
     models: list[Any] = field(default_factory=list)
@@ -38,12 +38,12 @@ class Owner:
 
 @dataclass(frozen=True)
 class Change:
-    """What became of the attention of a config: it is ours, or is kept for a reason."""
+    """The report entry for the attention of a config: converted, or skipped for a reason."""
 
     attentions: tuple[Any, ...]
     before: str
     reason: str = ""
-    is_found: bool = False  # it was ours before
+    is_found: bool = False  # True if it was converted before
 
     def __str__(self) -> str:
         counts = Counter(getattr(type(each), "original", type(each)).__name__ for each in self.attentions)
@@ -55,7 +55,7 @@ class Change:
 
 
 def convert(modules: Sequence[torch.nn.Module]) -> list[Change]:
-    """Has the models among these modules use our attention, where it computes what theirs does."""
+    """Selects our attention in the configs of these modules, where it computes the same."""
     owners = _owners(modules)
     ours = names()
     reasons = {id(owner.config): why_not(owner) for owner in owners}
@@ -63,11 +63,11 @@ def convert(modules: Sequence[torch.nn.Module]) -> list[Change]:
     for owner in owners:
         before = str(owner.implementation)
         within = [each for model in owner.models for each in _attentions(model.modules())]
-        # One without an attention of its own may make the masks for those of its parts.
-        of_parts = next((reason for each in within if (reason := reasons[id(each.config)])), None)
-        reason = reasons[id(owner.config)] or (None if owner.attentions else of_parts)
+        # A config without attentions may make the masks for those of submodules.
+        reason_within = next((reason for each in within if (reason := reasons[id(each.config)])), None)
+        reason = reasons[id(owner.config)] or (None if owner.attentions else reason_within)
         if reason is None and within and before in ours:
-            choose([(owner.config, ours[before])])
+            select([(owner.config, ours[before])])
         if owner.attentions:
             change = Change(tuple(owner.attentions), before, reason or "")
             found.append(replace(change, is_found=before in ours.values()))
@@ -75,36 +75,36 @@ def convert(modules: Sequence[torch.nn.Module]) -> list[Change]:
 
 
 def revert(modules: Iterable[torch.nn.Module]) -> None:
-    """Gives every config the name back that it had."""
+    """Restores the original name in every config."""
     originals = {new: name for name, new in names().items()}
-    choose([(config, originals[name]) for config, name in chosen(modules) if name in originals])
+    select([(config, originals[name]) for config, name in selected(modules) if name in originals])
 
 
 def is_ours(module: torch.nn.Module) -> bool:
-    """Whether a module is an attention that asks its config for the name, and that name is ours."""
+    """True if a module is an attention whose config selects ours."""
     return any(owner.attentions and owner.implementation in names().values() for owner in _owners([module]))
 
 
 def reasons(modules: Iterable[torch.nn.Module]) -> dict[Any, str | None]:
-    """Of the attentions that ask for a name: why they keep transformers' own, if they do."""
+    """The reason to skip, or None, for each attention that is selected by its config."""
     found = ((owner.attentions, why_not(owner)) for owner in _owners(modules))
     return {each: reason for attentions, reason in found for each in attentions}
 
 
-Chosen = list[tuple[Any, str | None]]  # configs and their names
+Selected = list[tuple[Any, str | None]]  # configs and their names
 
 
-def chosen(modules: Iterable[torch.nn.Module]) -> Chosen:
+def selected(modules: Iterable[torch.nn.Module]) -> Selected:
     return [(owner.config, owner.implementation) for owner in _owners(modules)]
 
 
-def choose(names: Chosen) -> None:
+def select(names: Selected) -> None:
     for config, name in names:
         config._attn_implementation_internal = name
 
 
 def why_not(owner: Owner) -> str | None:
-    """Why the attentions of a config keep transformers' own, if so."""
+    """The reason to skip the attentions of a config, or None."""
     try:
         from fusedops.torch.conversion.hf import attention
     except ImportError as error:
@@ -122,9 +122,9 @@ def why_not(owner: Owner) -> str | None:
         if not model._supports_flash_attn:
             return f"transformers has no flash attention for {type(model).__name__}, nor short masks"
     for module in (*owner.models, *owner.others, *owner.attentions):
-        if "sdpa" in _said(module):
+        if "sdpa" in _words_of(module):
             return f"the code of {type(module).__name__} asks for its name"
-    has_sdpa = all(model._supports_sdpa for model in owner.models)  # which relies on `is_causal`, too
+    has_sdpa = all(model._supports_sdpa for model in owner.models)  # sdpa uses `is_causal`, too
     for module in owner.attentions:
         if not has_sdpa and getattr(module, "is_decoder", False) and not getattr(module, "is_causal", True):
             return "it leaves it to its mask whether it is causal"
@@ -136,11 +136,11 @@ def why_not(owner: Owner) -> str | None:
 def _unfused(module: Any, name: str) -> str | None:
     from fusedops.torch.conversion.hf import attention
 
-    said = _said(module)
+    words = _words_of(module)
     for word, reason in {"s_aux": "sinks", "sinks": "sinks", "position_bias": "a bias of positions"}.items():
-        if word in said:
+        if word in words:
             return f"it has {reason}, which the kernel has not"
-    if _has_window(module.config) and "sliding_window" not in said:
+    if _has_window(module.config) and "sliding_window" not in words:
         return "it does not pass on its sliding window"
     features = getattr(module, "head_dim", None)
     if isinstance(features, int) and features > _MOST_FEATURES:
@@ -158,7 +158,7 @@ def _has_window(config: Any) -> bool:
 
 
 def names() -> Mapping[str, str]:
-    """Ours by transformers' own, which it knows then; of a version that is not known, none."""
+    """`attention.NAMES`, which are then registered; empty without a known version of transformers."""
     if "transformers" not in sys.modules:
         return {}
     try:
@@ -169,7 +169,7 @@ def names() -> Mapping[str, str]:
 
 
 def _owners(modules: Iterable[torch.nn.Module]) -> list[Owner]:
-    """None where transformers is not there, or is something else of that name."""
+    """All configs of these modules; none without transformers, or with another package of that name."""
     if "transformers" not in sys.modules:
         return []
     try:
@@ -184,7 +184,7 @@ def _owners(modules: Iterable[torch.nn.Module]) -> list[Owner]:
         owner = found.setdefault(id(config), Owner(config))
         if isinstance(module, PreTrainedModel):
             owner.models.append(module)
-        elif _REGISTRY in _said(module):
+        elif _REGISTRY in _words_of(module):
             owner.attentions.append(module)
         else:
             owner.others.append(module)
@@ -194,18 +194,18 @@ def _owners(modules: Iterable[torch.nn.Module]) -> list[Owner]:
 def _attentions(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
     for module in modules:
         config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal") and _REGISTRY in _said(module):
+        if hasattr(config, "_attn_implementation_internal") and _REGISTRY in _words_of(module):
             yield module
 
 
-def _said(module: Any) -> frozenset[str]:
-    """The names and the strings in the code of a module's class: what it asks for, and what it passes on by name."""
+def _words_of(module: Any) -> frozenset[str]:
+    """The names and strings in the code of a module's class."""
     kind: type = type(module)
-    return _said_by_class(kind)
+    return _words_of_class(kind)
 
 
 @functools.cache
-def _said_by_class(kind: type) -> frozenset[str]:
+def _words_of_class(kind: type) -> frozenset[str]:
     found: set[str] = set()
     for base in kind.__mro__:
         if not base.__module__.startswith(_BASES):

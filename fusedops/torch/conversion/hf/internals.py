@@ -1,6 +1,6 @@
-"""What is taken from transformers' own modules, because it is not part of what transformers promises to keep.
+"""All uses of transformers beyond its public API.
 
-Each is imported on first use: a version that lacks one loses the counterparts that need it, and no others.
+Each is imported on first use: a version that lacks one loses only the counterparts that need it.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ else:
 
 
 def are_experts_eager(experts: Any) -> bool:
-    """Whether one expert runs after the other, by code that has a gate of its own."""
+    """True if the experts run one after the other, in code with its own gate."""
     return getattr(getattr(experts, "config", None), "_experts_implementation", None) == "eager"

@@ -15,37 +15,36 @@ from fusedops.torch.nn.layer import FusedLayer, is_mixed
 
 _is_compiling = torch.compiler.is_compiling
 
-ONLY_ALIKE = ""  # the reason not to convert a module that has a form's code by chance; it is not worth a word
+ONLY_ALIKE = ""  # the reason to skip a module whose code equals a form by chance, not mentioned in the report
 
 
 class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Comes before a class of transformers' among the bases of its counterpart, and has the faster methods."""
+    """The first base of a counterpart, with the faster methods; the original class is the second."""
 
     original: ClassVar[type]
     mixin: ClassVar[type]
-    like: ClassVar[str]  # what the code is known from
-    methods: ClassVar[tuple[str, ...]] = ()  # of the class, whose code is known with that of its forward
-    names: ClassVar[Mapping[str, str]] = {}  # of the attributes, by the names that they have in the form
+    like: ClassVar[str]  # the name of the form
+    methods: ClassVar[tuple[str, ...]] = ()  # methods of the class that its forward calls
+    names: ClassVar[Mapping[str, str]] = {}  # attributes, by their names in the form
     then: ClassVar[tuple[str, ...]] = ()  # modules that are called last
-    computes: ClassVar[tuple[str, ...]] = ()  # those whose work the kernel does
-    optional: ClassVar[tuple[str, ...]] = ()  # those that a module may lack
+    computes: ClassVar[tuple[str, ...]] = ()  # modules that the kernel replaces
+    optional: ClassVar[tuple[str, ...]] = ()  # attributes that a module may lack
 
     @classmethod
     def over(cls, kind: type, like: str, names: Mapping[str, str], options: Mapping[str, Any]) -> type:
         """The counterpart of a class.
 
-        It has the name and the module of the class: transformers asks a model for both, for instance to read from the
-        source of its module which kinds of attention it can have.
+        It has the name and `__module__` of the class. transformers reads both, for instance to search the source of the
+        module for the supported kinds of attention.
 
         Args:
             kind: the class.
-            like: what its code is known from.
-            names: of its attributes, by the names that they have in the form.
-            options: attributes of the counterpart, of the form's.
+            like: the name of the form.
+            names: the class's names of attributes, by their names in the form.
+            options: further attributes of the counterpart, from the form.
 
         Raises:
-            UnknownClass: the class is not what the mixin expects, takes no subclass, or says itself how to make another
-                of its instances, which would not be one of ours.
+            UnknownClass: the class does not fit the mixin, cannot be subclassed, or has its own __reduce__.
         """
         if any(getattr(kind, name) is not getattr(object, name) for name in ("__reduce__", "__reduce_ex__")):
             raise UnknownClass("its class has a __reduce__ of its own")
@@ -59,47 +58,47 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
             "names": names,
             **options,
         }
-        if hasattr(cls, "forward"):  # by whose names of its parameters it may be called
+        if hasattr(cls, "forward"):  # callers may use the original names of parameters
             members["forward"] = with_parameters(cls.forward, inspect.unwrap(kind.forward))  # type: ignore[attr-defined]
         members |= cls.members(kind)
         return subclass(cls, kind, members)
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        """What the counterpart has that depends on the class.
+        """Further members of the counterpart, derived from the class.
 
         Raises:
-            UnknownClass: it is not what the mixin expects.
+            UnknownClass: the class does not fit the mixin.
         """
         return {}
 
     def part(self, role: str) -> Any:
-        """The attribute that the form has under this name."""
+        """The attribute with this name in the form."""
         name = self.names[role]
-        if _is_compiling():  # which has its own ways to find it
+        if _is_compiling():
             return getattr(self, name)
-        modules = self._modules  # where torch itself looks last
+        modules = self._modules  # torch itself looks here last
         return modules[name] if name in modules else getattr(self, name)
 
     def parts(self, roles: Sequence[str], x: torch.Tensor) -> torch.Tensor:
-        """What these modules make of x, one after the other."""
+        """Applies these modules to x, one after the other."""
         for role in roles:
             x = self.part(role)(x)
         return x
 
     def undropped(self, roles: Sequence[str], x: torch.Tensor) -> tuple[torch.Tensor, torch.nn.Dropout | None]:
-        """The same, but for a dropout at the end, which is handed out: what follows may have it in its pass."""
+        """As `parts`, but returns a final dropout instead of calling it, so that the next pass can fuse it."""
         dropout = self.part(roles[-1]) if roles else None
         if not isinstance(dropout, torch.nn.Dropout):
             return self.parts(roles, x), None
         return self.parts(roles[:-1], x), dropout
 
     def computed(self) -> list[Any]:
-        """The modules whose work the kernel does."""
+        """The modules that the kernel replaces."""
         return [self.part(role) for role in self.computes if role in self.names]
 
     def why_not(self, *inputs: Any) -> str | None:
-        """As of every layer; of the module where no inputs are given, and of the inputs alone in every call."""
+        """As in `FusedLayer`. Without inputs it checks the module, with inputs only the inputs."""
         if inputs:
             return None
         for name in self.methods:
@@ -111,21 +110,21 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
         return self.unfused()
 
     def unfused(self) -> str | None:
-        """Another reason why the methods do not support the module as it is configured, if there is one."""
+        """A further reason why the mixin does not support the module's configuration, or None."""
         return None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As an instance of the original class, to be converted again: pickle cannot find a class made at run time."""
+        """Pickles as an instance of the original class, since pickle cannot find a class made at run time."""
         _, (kind, *_), *state = super().__reduce_ex__(max(protocol, 2))
         return (_blank, (kind.original,), *state)
 
 
 def _blank(kind: type) -> Any:
-    """A module without state of the class's counterpart; of the class where transformers is another than it was."""
+    """An instance of the class's counterpart, or of the class if this version of transformers has none, for pickle."""
     from fusedops.torch.conversion import hf
     from fusedops.torch.conversion.hf import implementation
 
-    implementation.names()  # which its config may have
+    implementation.names()  # its config may have one of these, which registers them
     try:
         return object.__new__(hf.counterpart(kind) if hf.is_known(kind) else kind)
     except (ImportError, AttributeError, UnknownClass):
@@ -133,7 +132,7 @@ def _blank(kind: type) -> Any:
 
 
 class ClassSpecificLayer(HFLayer):
-    """The base of those whose class is not known from a form: a counterpart is that of one class alone."""
+    """The base of counterparts that are derived from one class, without a form."""
 
     @classmethod
     @functools.cache
@@ -151,7 +150,7 @@ class ClassSpecificLayer(HFLayer):
 
 
 def _without_state(kind: type, mixin: type[ClassSpecificLayer]) -> Any:
-    """A module to be unpickled, of a class's counterpart; of the class itself where it is another than it was."""
+    """An instance of the class's counterpart, or of the class if it has none now, for pickle."""
     try:
         return object.__new__(mixin.of(kind))
     except UnknownClass:
@@ -159,8 +158,8 @@ def _without_state(kind: type, mixin: type[ClassSpecificLayer]) -> Any:
 
 
 def stays_half(x: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """Whether they are mixed, and autocast would round their product to 16 bits again.
+    """True if x is 16-bit, the parameter float32, and autocast rounds their product to 16 bits.
 
-    Elsewhere torch's product of both is float32, and so must ours be.
+    Without autocast torch's product of both is float32, and so must ours be.
     """
     return is_mixed(x, parameter) and torch.is_autocast_enabled(x.device.type)

@@ -22,7 +22,7 @@ _LOSS = "CrossEntropyLoss"
 
 
 class LanguageModel(HFLayer):
-    """A model whose `loss_function` is ours where it would be transformers'; what somebody has set stays."""
+    """A model whose `loss_function` is ours instead of transformers'; another loss that the user has set stays."""
 
     needs = ("loss_function",)
 
@@ -43,7 +43,7 @@ class LanguageModel(HFLayer):
 
 
 class HeadWithLoss(HFLayer):
-    """A model whose `forward` makes a torch.nn.CrossEntropyLoss, by the original's code with ours under that name."""
+    """A model whose `forward` makes a torch.nn.CrossEntropyLoss: the same code with our class under that name."""
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class HeadWithLoss(HFLayer):
 
 
 def is_language_model(kind: type) -> bool:
-    """Whether its forward asks for the loss that transformers chooses for it."""
+    """True if the class's forward calls the `loss_function` that it inherits from PreTrainedModel."""
     theirs = inspect.getattr_static(kind, "loss_function", None)
     forward = inspect.unwrap(vars(kind)["forward"])
     is_theirs = isinstance(theirs, property) and theirs is vars(PreTrainedModel)["loss_function"]
@@ -66,7 +66,7 @@ def is_language_model(kind: type) -> bool:
 
 
 def unknown_head(kind: type) -> str | None:
-    """Why the loss must not be replaced in the forward of this class, if so."""
+    """The reason not to replace the loss in the forward of this class, or None."""
     try:
         plain = undecorated(kind)
     except UnknownClass as error:
@@ -77,10 +77,10 @@ def unknown_head(kind: type) -> str | None:
 
 
 def undecorated(kind: type) -> FunctionType:
-    """What `can_return_tuple` has wrapped as the forward of this class.
+    """The forward of this class without `can_return_tuple`.
 
     Raises:
-        UnknownClass: it is something else that is around it.
+        UnknownClass: it has another decorator, or none.
     """
     forward = kind.forward  # type: ignore[attr-defined]
     plain = getattr(forward, "__wrapped__", None)
@@ -99,13 +99,13 @@ def causal_loss(
     shift_labels: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """transformers' ForCausalLMLoss: each position's logits are for the label that comes next."""
+    """transformers' ForCausalLMLoss: each position's logits predict the next label."""
     labels = shifted(labels, ignore_index) if shift_labels is None else shift_labels
     return masked_loss(logits, labels, vocab_size, num_items_in_batch, ignore_index)
 
 
 def shifted(labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """The label that comes next, of each position."""
+    """The next label of each position."""
     return torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)
 
 
@@ -117,9 +117,9 @@ def masked_loss(
     ignore_index: int = -100,
     **kwargs: Any,
 ) -> torch.Tensor:
-    """transformers' ForMaskedLMLoss, without a copy of the logits in float32: the kernel computes in it.
+    """transformers' ForMaskedLMLoss, without a copy of the logits in float32, in which the kernel computes.
 
-    Of float64, where transformers rounds the logits to float32, the kernel rounds nothing but the loss.
+    transformers rounds float64 logits to float32. The kernel rounds only the loss.
     """
     if unfused_input(logits) or padded_by_compiler(logits):
         return ForMaskedLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, **kwargs)
@@ -134,7 +134,7 @@ def masked_loss(
 
 
 def of_items(loss: Callable[[Reduction], torch.Tensor], count: torch.Tensor | int | None) -> torch.Tensor:
-    """The sum of a loss divided by a number of items, of all batches of a step; without one its mean."""
+    """The sum of a loss divided by the number of items in all batches of a step; without a number, the mean."""
     if count is None:
         return loss("mean").float()
     total = loss("sum").float()
@@ -142,7 +142,7 @@ def of_items(loss: Callable[[Reduction], torch.Tensor], count: torch.Tensor | in
 
 
 def _fused(loss: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Our loss for one of transformers'; any other unchanged."""
+    """Our equivalent of a loss of transformers; any other loss unchanged."""
     if loss is ForCausalLMLoss:
         return causal_loss
     return masked_loss if loss is ForMaskedLMLoss else loss

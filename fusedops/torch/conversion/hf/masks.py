@@ -1,16 +1,16 @@
-"""The masks of transformers' models, as small as the kernel takes them.
+"""Compact masks for transformers' models.
 
-transformers makes a mask once for all layers of a kind, by the function that is registered for the attention's name,
-and hands it to each attention. What ours is, and what `Kept` reads:
+transformers makes a mask once for all layers of a kind, with the function that is registered for the attention's name,
+and passes it to each attention. Our function makes one of these, which `kept` reads:
 
-    None                      as transformers' sdpa takes it: a causal attention sees the keys of its T queries, of
-                              which a cache may hold more, and a single query sees all keys; others see all
-    bool [B, n]               causal: the last query stands beside key n, the last that is there; False is padding
-    int32 [B, 1, 1, 1]        not causal: how many keys a sequence has
-    bool [B, 1, 1 or T, S]    all that is to be said
+    None                      as in transformers' sdpa. Causal: T queries see the first T keys, of which a cache may
+                              hold more, and a single query sees all keys. Not causal: all keys are visible.
+    bool [B, n]               causal: the last query is at key n - 1, the last valid one; False is padding
+    int32 [B, 1, 1, 1]        not causal: the number of keys of each sequence
+    bool [B, 1, 1 or T, S]    the full mask
 
-The first three leave a sliding window to the attention, which gets it from its module, as flash attention does. Four
-dimensions are what transformers' own code hands on without a look, and two are what it hands on to flash attention.
+With the first three, the attention applies the sliding window, which it gets from its module, as flash attention does.
+transformers passes masks of four dimensions, and those of two dimensions for flash attention, on unchanged.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ def mask(
     config: Any = None,
     **options: Any,
 ) -> Tensor | None:
-    """What transformers calls for a mask, with the arguments of its own `sdpa_mask`.
+    """The mask function that transformers calls, with the arguments of its `sdpa_mask`.
 
-    q_offset and kv_offset are the positions of the first query and of the first key; attention_mask [B, positions] is
-    False for padding; local_size is the size of a sliding window, or of chunks.
+    Args:
+        q_offset, kv_offset: positions of the first query and of the first key.
+        attention_mask: [B, positions], False for padding.
+        local_size: the size of a sliding window, or of chunks.
     """
 
     def full() -> Tensor | None:
-        """transformers' own; one that stands for fewer keys than there are would be another None than ours."""
+        """transformers' own mask. It is None only where our None means the same."""
         return sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
@@ -76,46 +78,46 @@ def mask(
     is_causal = mask_function is causal_mask_function if local_size is None else _is_window(config, local_size)
     if not allow_is_causal_skip or not is_causal or (isinstance(q_offset, Tensor) and is_tracing(q_offset)):
         return full()
-    before = int(q_offset) - kv_offset  # how many keys are before the first query's own
+    before = int(q_offset) - kv_offset  # the number of keys before the first query's own
     length = before + q_length
     if length > kv_length:
         return full()
     padding = prepare_padding_mask(attention_mask, length, kv_offset)
-    kept = None if padding is None else padding[:, kv_offset : kv_offset + length]
-    if kept is not None and not is_tracing(kept) and bool(kept.all()):
-        kept = None
-    if kept is None and (before == 0 or (q_length == 1 and length == kv_length)):
+    visible = None if padding is None else padding[:, kv_offset : kv_offset + length]
+    if visible is not None and not is_tracing(visible) and bool(visible.all()):
+        visible = None
+    if visible is None and (before == 0 or (q_length == 1 and length == kv_length)):
         return None
-    # One query's full mask is as small. What is cut off at the front could be cut again: masks that are made ahead for
-    # a static cache come here a second time.
+    # The full mask of one query is as small. A mask with kv_offset must not be sliced twice: masks that are made ahead
+    # for a static cache reach this function again.
     if q_length == 1 or kv_offset != 0:
         return full()
-    return torch.ones(batch_size, length, dtype=torch.bool, device=device) if kept is None else kept
+    return torch.ones(batch_size, length, dtype=torch.bool, device=device) if visible is None else visible
 
 
 def _is_window(config: Any, size: int) -> bool:
-    """Whether this is the size of a sliding window, and none of chunks."""
+    """True if this is the size of a sliding window, not of chunks."""
     try:
         return size == getattr(config, "sliding_window", None) != getattr(config, "attention_chunk_size", None)
-    except Exception:  # a config whose layers differ refuses to be asked
+    except Exception:  # raised by a config whose layers differ
         return False
 
 
-def _keys(kept: Tensor) -> Tensor | None:
-    """The mask of all queries for these keys [B, S], of which the values are looked at where they can be."""
-    if is_tracing(kept):
-        return kept[:, None, None]
-    lengths = kept.sum(-1, dtype=torch.int32)
-    are_first = kept == (torch.arange(kept.shape[-1], device=kept.device) < lengths[:, None])
-    all_kept, all_first = torch.stack((kept.all(), are_first.all())).tolist()  # waits for the GPU once
-    if all_kept:
+def _keys(visible: Tensor) -> Tensor | None:
+    """The smallest mask of all queries for these keys [B, S]; while tracing, where values are unknown, the full one."""
+    if is_tracing(visible):
+        return visible[:, None, None]
+    lengths = visible.sum(-1, dtype=torch.int32)
+    are_first = visible == (torch.arange(visible.shape[-1], device=visible.device) < lengths[:, None])
+    all_visible, all_first = torch.stack((visible.all(), are_first.all())).tolist()  # waits for the GPU once
+    if all_visible:
         return None
-    return lengths[:, None, None, None] if all_first else kept[:, None, None]
+    return lengths[:, None, None, None] if all_first else visible[:, None, None]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Which keys a query sees, as `fusedops.torch.attention` takes it; of the first `keys` alone."""
+class Visible:
+    """The arguments of `fusedops.torch.attention` for the visible keys, which are among the first `keys`."""
 
     keys: int
     causal: bool = False
@@ -124,7 +126,7 @@ class Kept:
     lengths: Tensor | None = None
 
     def full(self, queries: int, all_keys: int, device: Any) -> Tensor | None:
-        """The same as one mask, [B or 1, 1, T or 1, S]; None if all keys are seen."""
+        """One mask, [B or 1, 1, T or 1, S]; None if all keys are visible."""
         key = torch.arange(all_keys, device=device)
         full = self.mask
         if full is not None and full.shape[-1] < all_keys:
@@ -133,33 +135,33 @@ class Kept:
             full = key < self.lengths[:, None, None, None]
         if self.causal:
             query = torch.arange(queries, device=device)[:, None] + (self.keys - queries)
-            seen = key <= query
+            causal = key <= query
             if self.window is not None:
-                seen = seen & (key > query - self.window)
-            full = seen[None, None] if full is None else full & seen
+                causal = causal & (key > query - self.window)
+            full = causal[None, None] if full is None else full & causal
         return full
 
 
-def kept(mask: Tensor | None, queries: int, keys: int, is_causal: bool, window: int | None) -> Kept | None:
-    """What a mask says of this many queries and keys; None if it is none that the kernel takes.
+def kept(mask: Tensor | None, queries: int, keys: int, is_causal: bool, window: int | None) -> Visible | None:
+    """The visible keys for a mask; None if the kernel does not support the mask.
 
     Args:
-        mask: what an attention gets: ours, or what somebody has made.
+        mask: ours, or any that a user passes.
         queries: T.
         keys: S.
-        is_causal: whether the attention is, where there is no mask.
-        window: the size of the sliding window that it has, where it is causal.
+        is_causal: whether the attention is causal if there is no mask.
+        window: the size of the sliding window of a causal attention.
     """
     if mask is None:
         if not is_causal:
-            return Kept(keys)
+            return Visible(keys)
         if queries > keys:
             return None
-        return Kept(keys if queries == 1 else queries, True, window)
+        return Visible(keys if queries == 1 else queries, True, window)
     if mask.dim() == 2 and mask.dtype is torch.bool and mask.shape[1] <= keys:
-        return Kept(mask.shape[1], True, window, mask[:, None, None])
+        return Visible(mask.shape[1], True, window, mask[:, None, None])
     if mask.dtype is torch.int32 and mask.dim() == 4:
-        return Kept(keys, lengths=mask.flatten())
+        return Visible(keys, lengths=mask.flatten())
     if mask.dtype is torch.bool and mask.dim() == 4 and mask.shape[-1] == keys:
-        return Kept(keys, mask=mask)
+        return Visible(keys, mask=mask)
     return None

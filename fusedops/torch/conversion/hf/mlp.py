@@ -1,4 +1,4 @@
-"""The activation of a gated MLP, and its product with the other projection."""
+"""Gated MLPs: the activation of one projection times another projection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.torch.conversion.hf import internals
-from fusedops.torch.conversion.hf.activations import fused_name, has_watchers, is_activation, unfused_activation
+from fusedops.torch.conversion.hf.activations import fused_name, is_activation, must_call, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
@@ -18,7 +18,7 @@ from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plai
 
 class _Gated(HFLayer):
     first: ClassVar[tuple[str, ...]] = ()  # modules that are called before the projections
-    fixed: ClassVar[str | None] = None  # of torch.nn.functional, where the activation is no attribute of the module
+    fixed: ClassVar[str | None] = None  # name of the activation in torch.nn.functional, if it is no attribute
     computes = ("activation",)
 
     @property
@@ -33,7 +33,7 @@ class _Gated(HFLayer):
 
 
 class GatedMLP(_Gated):
-    """down(act(gate(x)) · up(x)): the middle is one pass that stores nothing but its result."""
+    """down(act(gate(x)) · up(x)), with the inner part in one pass."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.parts(self.first, x)
@@ -41,7 +41,7 @@ class GatedMLP(_Gated):
 
 
 class T5GatedMLP(GatedMLP):
-    """The same with dropout, and with a last projection that may have another dtype than the others."""
+    """A gated MLP with dropout, whose last projection may have another dtype."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         product = gated_product(self._activation, self.part("gate"), self.part("up"), x)
@@ -52,14 +52,14 @@ class T5GatedMLP(GatedMLP):
 
 
 class DroppedMLP(GatedMLP):
-    """The same, and then a dropout that is a function."""
+    """A gated MLP followed by a functional dropout."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.dropout(GatedMLP.forward(self, x), p=self.part("dropout"), training=self.training)
 
 
 class ClampedMLP(_Gated):
-    """The same of projections that are clamped before: the gate from above, the other on both sides."""
+    """A gated MLP with clamped projections: the gate from above, the other on both sides."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x, limit = self.parts(self.first, x), self.part("limit")
@@ -68,7 +68,7 @@ class ClampedMLP(_Gated):
 
 
 class ScaledMLP(_Gated):
-    """The same, where the gate and the result are multiplied by numbers."""
+    """A gated MLP whose gate and result are multiplied by numbers."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         product = gated(self._activation, self.part("gate")(x) * self.part("gate_scale"), self.part("up")(x))
@@ -76,7 +76,7 @@ class ScaledMLP(_Gated):
 
 
 class GatedResidual(_Gated):
-    """x + then(act(gate(x)) · y) of two inputs x and y."""
+    """x + then(act(gate(x)) · y) for two inputs x and y."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + self.parts(self.then, gated(self._activation, self.part("gate")(x), y))
@@ -96,7 +96,7 @@ class PackedMLP(_Gated):
 
 
 class LayeredMLP(_Gated):
-    """The same with projections that may have weights for many layers, and are then called with a layer's number."""
+    """A packed MLP whose projections may have weights for many layers, selected by `layer_idx`."""
 
     def forward(self, x: torch.Tensor, layer_idx: int | None = None) -> torch.Tensor:
         layer = () if layer_idx is None else (layer_idx,)
@@ -104,26 +104,26 @@ class LayeredMLP(_Gated):
 
 
 def gated_halves(activation: Any, packed: torch.Tensor) -> torch.Tensor:
-    """act(gate) · up of the halves of the last dimension, whose gradient is then one tensor as well."""
+    """act(gate) · up of the halves of the last dimension, with a packed gradient."""
     name = fused_name(activation)
-    if name is None or unfused_pass(packed) or has_watchers(activation):
+    if name is None or unfused_pass(packed) or must_call(activation):
         gate, up = packed.chunk(2, dim=-1)
         return activation(gate) * up
     return fo.gated_act(packed, None, name)
 
 
 def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch.Tensor:
-    """act(gate(x)) · up(x), with both products if the kernel can and if no hook or subclass is in the way."""
+    """act(gate(x)) · up(x), by one kernel with both products, unless hooks or subclasses forbid it."""
     name, plain = fused_name(activation), is_plain_linear(gate) and is_plain_linear(up)
     if name is not None and plain and is_plain(x):
         first, second = parameter(gate, "weight"), parameter(up, "weight")
-        is_seen = reason_to_call(gate) or reason_to_call(up) or has_watchers(activation)
-        if not is_seen and takes_plain_product(first, x) and takes_plain_product(second, x):
+        is_called = reason_to_call(gate) or reason_to_call(up) or must_call(activation)
+        if not is_called and takes_plain_product(first, x) and takes_plain_product(second, x):
             try:
                 return fo.gated_linear(x, first, second, parameter(gate, "bias"), parameter(up, "bias"), name)
             except REFUSED:
-                pass  # for a reason that is looked for below
-    if name is None or not plain or unfused_input(x) or has_watchers(activation):
+                pass  # the code below finds the reason
+    if name is None or not plain or unfused_input(x) or must_call(activation):
         return gated(activation, gate(x), up(x))
     if not (takes_product(gate, x) and takes_product(up, x)) or shape(gate.weight) != shape(up.weight):
         return gated(activation, gate(x), up(x))
@@ -131,19 +131,19 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
 
 
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """act(gate) · up, by the kernel if it can and if no hook or subclass is in the way."""
+    """act(gate) · up, by the kernel unless hooks or subclasses forbid it."""
     name = fused_name(activation)
-    if name is None or unfused_pass(gate) or has_watchers(activation):
+    if name is None or unfused_pass(gate) or must_call(activation):
         return activation(gate) * up
-    if not isinstance(up, torch.Tensor) or unfused_input(up):  # a number, or what torch multiplies by its own rules
+    if not isinstance(up, torch.Tensor) or unfused_input(up):  # a number, or an unsupported tensor
         return activation(gate) * up
-    if gate.dtype is not up.dtype or shape(gate) != shape(up):  # one is spread over the other
+    if gate.dtype is not up.dtype or shape(gate) != shape(up):  # broadcast
         return activation(gate) * up
     return fo.gated_act(gate, up, name)
 
 
 class GatedExperts(_Gated):
-    """The same for the experts of a mixture, whose two projections lie side by side in one tensor."""
+    """The gate of a mixture's experts, whose two projections are packed in one tensor."""
 
     def unfused(self) -> str | None:
         if internals.are_experts_eager(self):

@@ -1,4 +1,4 @@
-"""Normalizations, which each family of models has under its own names."""
+"""Normalizations."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from fusedops.torch.nn.layer import (
 
 
 class _Norm(HFLayer):
-    """A norm of the last dimension, rounded once where the original rounds before the product with the weight, too."""
+    """A norm of the last dimension. It rounds once, where the original may also round before the weight's product."""
 
-    of_input: ClassVar[bool] = False  # whether the result has the input's dtype, whatever the weight's
-    can_add: ClassVar[bool] = False  # whether `fused_add` may stand for a call
-    fixed_eps: ClassVar[float]  # where it is none of the module's attributes
+    has_input_dtype: ClassVar[bool] = False  # True if the result has the input's dtype for any dtype of the weight
+    can_add: ClassVar[bool] = False  # True if `fused_add` may replace a sum and a call
+    fixed_eps: ClassVar[float]  # eps, if it is no attribute of the module
     weight_offset: ClassVar[float] = 0.0
 
     @property
     def _eps(self) -> float:
         return self.part("eps") if "eps" in self.names else self.fixed_eps
 
-    def _row(self, role: str) -> torch.Tensor | None:
+    def _parameter(self, role: str) -> torch.Tensor | None:
         name = self.names.get(role)
         if name is None:
             return None
         return getattr(self, name) if torch.compiler.is_compiling() else parameter(self, name)
 
     def is_plain(self, x: Any) -> bool:
-        """Whether the operator takes x and the parameters as they are, or refuses them, as `layer.is_plain` says."""
+        """True if the operator may be called at once with x, as in `layer.is_plain`."""
         if not is_plain(x):
             return False
-        weight, bias, dtype = self._row("weight"), self._row("bias"), x.dtype
+        weight, bias, dtype = self._parameter("weight"), self._parameter("bias"), x.dtype
         return (weight is None or weight.dtype is dtype) and (bias is None or bias.dtype is dtype)
 
     def why_not(self, *inputs: Any) -> str | None:
         if not inputs:
             return super().why_not()
-        x, weight, bias = inputs[0], self._row("weight"), self._row("bias")
+        x, weight, bias = inputs[0], self._parameter("weight"), self._parameter("bias")
         unfused = unfused_pass(x)
         if unfused:
             return unfused
@@ -63,18 +63,18 @@ class _Norm(HFLayer):
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        # A call of its own may do more than the forward.
+        # An overridden __call__ may do more than the forward.
         return {"can_add": hasattr(cls, "fused_add") and kind.__call__ is torch.nn.Module.__call__}
 
     def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether the kernel's result has the dtype of the original's, where x and the weight have two."""
-        return is_mixed(x, weight) if self.of_input else stays_half(x, weight)
+        """True if the kernel's result has the original's dtype although x and the weight differ in dtype."""
+        return is_mixed(x, weight) if self.has_input_dtype else stays_half(x, weight)
 
     def unfused(self) -> str | None:
         if not isinstance(self._eps, float | int):
             return f"its {self.names['eps']} is no number"
         for role in ("weight", "bias"):
-            row = self._row(role)
+            row = self._parameter(role)
             if row is not None and (not isinstance(row, torch.Tensor) or row.dim() != 1):
                 return f"its {self.names[role]} is not one row"
         if "shape" in self.names and len(self.part("shape")) != 1:
@@ -86,7 +86,7 @@ class _Norm(HFLayer):
 
 
 class _NormAlone(_Norm):
-    """A norm that is called with x alone."""
+    """A norm with x as its only input."""
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
@@ -96,13 +96,13 @@ class _NormAlone(_Norm):
             try:
                 return self._normalized(x)
             except REFUSED:
-                pass  # for a reason that is looked for below
+                pass  # the code below finds the reason
         return self._original(x) if self.why_not(x) else self._normalized(x)
 
 
 class _RMSNorm(_Norm):
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        return fo.rms_norm(x, self._row("weight"), eps=self._eps, weight_offset=self.weight_offset)
+        return fo.rms_norm(x, self._parameter("weight"), eps=self._eps, weight_offset=self.weight_offset)
 
 
 class RMSNorm(_RMSNorm, _NormAlone):
@@ -111,20 +111,20 @@ class RMSNorm(_RMSNorm, _NormAlone):
     def fused_add(
         self, x: torch.Tensor, residual: torch.Tensor, dropout: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(self(s), s) with s = dropout(x) + residual, in one pass; without hooks, only for what the kernel takes."""
-        weight, offset = self._row("weight"), self.weight_offset
+        """(self(s), s) with s = dropout(x) + residual, in one pass. No hooks run, and the kernel must support x."""
+        weight, offset = self._parameter("weight"), self.weight_offset
         return fo.add_rms_norm(x, residual, weight, eps=self._eps, weight_offset=offset, dropout=dropout)
 
     plain_add = fused_add
 
 
 class OptionalRMSNorm(RMSNorm):
-    """weight · x / rms(x), or x / rms(x) where the module says that it has no scale."""
+    """weight · x / rms(x), or x / rms(x) if `with_scale` is False."""
 
     optional = ("weight",)
 
-    def _row(self, role: str) -> torch.Tensor | None:
-        return super()._row(role) if role != "weight" or self.part("with_scale") else None
+    def _parameter(self, role: str) -> torch.Tensor | None:
+        return super()._parameter(role) if role != "weight" or self.part("with_scale") else None
 
 
 def _are_alike(x: torch.Tensor, y: torch.Tensor) -> bool:
@@ -155,7 +155,7 @@ class GateThenRMSNorm(_RMSNorm):
 
 
 class GateThenGroupedRMSNorm(GateThenRMSNorm):
-    """The same, where each group of features has a root mean square of its own."""
+    """GateThenRMSNorm with a root mean square per group of features."""
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
         size = self.part("group_size")
@@ -169,23 +169,23 @@ class LayerNorm(_NormAlone):
     """(x − mean) / deviation · (weight + offset) + bias."""
 
     def _normalized(self, x: torch.Tensor) -> torch.Tensor:
-        return fo.layer_norm(x, self._factor(), self._row("bias"), eps=self._eps)
+        return fo.layer_norm(x, self._factor(), self._parameter("bias"), eps=self._eps)
 
     def _factor(self) -> torch.Tensor | None:
-        weight = self._row("weight")
+        weight = self._parameter("weight")
         return weight + self.weight_offset if weight is not None and self.weight_offset else weight
 
     def fused_add(
         self, x: torch.Tensor, residual: torch.Tensor, dropout: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of `RMSNorm`."""
-        return fo.add_layer_norm(x, residual, self._factor(), self._row("bias"), eps=self._eps, dropout=dropout)
+        """As in `RMSNorm`."""
+        return fo.add_layer_norm(x, residual, self._factor(), self._parameter("bias"), eps=self._eps, dropout=dropout)
 
     plain_add = fused_add
 
 
 class ChannelsLayerNorm(HFLayer):
-    """A LayerNorm of torch's with a second layout, in which the features are the second dimension of four."""
+    """A torch.nn.LayerNorm with a second layout, [B, features, H, W]."""
 
     normalized_shape: tuple[int, ...]
     weight: torch.Tensor | None

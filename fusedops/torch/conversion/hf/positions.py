@@ -1,9 +1,9 @@
-"""A model that makes the positions of its tokens itself, and then no mask of packed sequences.
+"""Models that count the positions of their tokens, without the search for packed sequences.
 
-Without an `attention_mask` and a cache, transformers looks into the positions for sequences that are packed into one.
-It waits for the GPU for that, and compiled code, which cannot look, gets a mask of all pairs. Where nobody has handed
-positions to a model, it counts them from the first token on, so that there is nothing to be found: the counterpart's
-`forward` then is the same code, with functions for the masks that get no positions.
+Without an `attention_mask` and a cache, transformers searches the positions for packed sequences. That waits for the
+GPU, and compiled code, which cannot read values, gets a full mask. A model that gets no `position_ids` counts positions
+from the first token on, so there are no packed sequences. The counterpart's `forward` is then the same code with mask
+functions that ignore the positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fusedops.torch.conversion.hf.layer import HFLayer
 
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask")
 _POSITIONS = "position_ids"
-# What the positions are made of: numbers that count up by one. A cache's length before them changes nothing.
+# Expressions for positions that count up by one. An added cache length changes nothing.
 _COUNTED = re.compile(
     r"torch\.arange\(\w+\.shape\[1\], device=\w+\.device\)( \+ \w+)?"
     rf"|{_POSITIONS}\.unsqueeze\(0\)"
@@ -34,7 +34,7 @@ _COUNTED = re.compile(
 
 
 class OwnPositions(HFLayer):
-    """A model without packed sequences, as long as it gets no positions."""
+    """A model that has no packed sequences if it gets no positions."""
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class OwnPositions(HFLayer):
 
 
 def makes_own(kind: type) -> bool:
-    """Whether a class's `forward` counts the positions where it gets none, and makes its masks itself."""
+    """True if a class's `forward` counts the positions that it does not get, and makes its masks."""
     plain = inspect.unwrap(vars(kind)["forward"])
     if not isinstance(plain, FunctionType) or not _masks(plain):
         return False
@@ -75,7 +75,7 @@ def _is_stored(node: ast.AST) -> bool:
 
 
 def _masks(plain: FunctionType) -> list[str]:
-    """The functions of transformers for masks that are called by their global names."""
+    """The global names of transformers' mask functions that a function calls."""
     names = (name for name in _MASKS if name in plain.__code__.co_names)
     return [name for name in names if getattr(plain.__globals__.get(name), "__module__", "").endswith("masking_utils")]
 
@@ -88,10 +88,10 @@ def _without_positions(mask: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrapped_alike(function: Any, plain: FunctionType, other: FunctionType) -> FunctionType:
-    """What the decorators of `plain` have made `function` of, made of another.
+    """Applies the decorators between `plain` and `function` to another function.
 
     Raises:
-        UnknownClass: one of them keeps what it decorates somewhere else than in a variable of its own.
+        UnknownClass: a decorator stores the decorated function elsewhere than in one closure variable.
     """
     if function is plain:
         return other

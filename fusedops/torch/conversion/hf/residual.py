@@ -1,4 +1,4 @@
-"""Residual connections: the sum and the norm that follows it are one pass."""
+"""Residual connections, with the sum and the following norm in one pass."""
 
 from __future__ import annotations
 
@@ -19,35 +19,34 @@ from fusedops.torch.nn.residual import add_norm as add_fused_norm
 def add_norm(
     norm: Any, x: torch.Tensor, residual: torch.Tensor, dropout: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(norm(s), s) with s = dropout(x) + residual: in one pass, if the norm is ours, takes both, and nobody sees its
-    call, nor that of the dropout."""
-    x, rate = _to_be_dropped(dropout, x)
+    """(norm(s), s) with s = dropout(x) + residual, in one pass if the norm is ours and neither module has hooks."""
+    x, rate = _deferred_dropout(dropout, x)
     takes_sum = can_add(norm) and not is_watched(norm)
     if takes_sum and norm.is_plain(x) and are_alike(x, residual):
         try:
             return norm.plain_add(x, residual, rate)
         except REFUSED:
-            pass  # for a reason that is looked for below
-    is_spread = not unfused_input(x) and shape(x) != shape(residual)  # one of them over the other
-    if takes_sum and not is_spread:
+            pass  # the code below finds the reason
+    is_broadcast = not unfused_input(x) and shape(x) != shape(residual)
+    if takes_sum and not is_broadcast:
         return add_fused_norm(norm, x, residual, norm, rate)
     s = add_dropped(x, residual, rate)
     return norm(s), s
 
 
 def add(x: torch.Tensor, residual: torch.Tensor, dropout: Any = None) -> torch.Tensor:
-    """residual + dropout(x): in one pass, if nobody sees the call of the dropout."""
-    x, rate = _to_be_dropped(dropout, x)
+    """residual + dropout(x), in one pass if the dropout has no hooks."""
+    x, rate = _deferred_dropout(dropout, x)
     return add_dropped(x, residual, rate)
 
 
-def _to_be_dropped(dropout: Any, x: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """x, and at which rate it is still to be dropped; what no kernel can stand for, the module has done."""
+def _deferred_dropout(dropout: Any, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """(x, rate) for a dropout that a kernel can fuse; otherwise (dropout(x), 0)."""
     if dropout is None:
         return x, 0.0
     if type(dropout) not in (Dropout, torch.nn.Dropout) or is_watched(dropout):
         return dropout(x), 0.0
-    if not dropout.training or dropout.p == 0:  # the call of a module takes longer than to see that it does nothing
+    if not dropout.training or dropout.p == 0:  # saves the call
         return x, 0.0
     if unfused_rate(dropout.p) or unfused_input(x):
         return dropout(x), 0.0
@@ -55,7 +54,7 @@ def _to_be_dropped(dropout: Any, x: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 
 def can_add(norm: Any) -> bool:
-    """Whether it is a counterpart with such a pass; a subclass of one may compute something else."""
+    """True for our norms with `fused_add`. A user's subclass of one may compute something else."""
     kind = type(norm)
     return kind in (LayerNorm, RMSNorm) or ("original" in vars(kind) and getattr(kind, "can_add", False))
 
@@ -65,18 +64,18 @@ def unfused_norm(module: Any, name: str) -> str | None:
 
 
 class _Block(HFLayer):
-    """A block of two residual connections; the norm that follows the first one is computed with its sum.
+    """A block of two residual connections. The norm after the first one is fused with its sum.
 
-    `after_attention` and `after_mlp` are modules whose result the residual is added to.
+    `after_attention` and `after_mlp` are modules before the two sums.
     """
 
     after_attention: ClassVar[tuple[str, ...]] = ()
     after_mlp: ClassVar[tuple[str, ...]] = ()
-    positional: ClassVar[int] = 0  # how many of the arguments the attention gets by their positions
-    arguments: ClassVar[Mapping[str, Any]]  # of the original forward behind the hidden states, with their defaults
-    required: ClassVar[tuple[str, ...]]  # those without a default
-    further: ClassVar[str | None]  # the name of what holds further arguments, if it takes any
-    forwarded: ClassVar[frozenset[str]]  # which of all these the attention gets by their own names
+    positional: ClassVar[int] = 0  # number of arguments that the attention gets by position
+    arguments: ClassVar[Mapping[str, Any]]  # defaults of the original forward's arguments after the hidden states
+    required: ClassVar[tuple[str, ...]]  # arguments without a default
+    further: ClassVar[str | None]  # the name of the `**` parameter
+    forwarded: ClassVar[frozenset[str]]  # arguments that the attention gets under their own names
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -104,7 +103,7 @@ class _Block(HFLayer):
         return bound
 
     def _of_attention(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Which of them the attention gets by position, and which by name."""
+        """The positional and the named arguments of the attention."""
         first = [bound[name] for name in [*self.arguments][: self.positional]]
         named = {name: bound[name] for name in bound if name in self.forwarded}
         if self.further in self.forwarded:
@@ -119,7 +118,7 @@ class _Block(HFLayer):
 
 
 class PreNormBlockByPosition(_Block):
-    """x + attention(norm(x)), and then x + mlp(norm(x)); the attention's result is the first of two."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). The attention returns two results."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         first, named = self._of_attention(self._bound(args, kwargs))
@@ -128,7 +127,7 @@ class PreNormBlockByPosition(_Block):
 
 
 class PreNormBlock(_Block):
-    """The same, where the attention gets the hidden states by their name, which hooks see."""
+    """PreNormBlockByPosition whose attention gets the hidden states by name, which hooks can observe."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         _, named = self._of_attention(self._bound(args, kwargs))
@@ -137,7 +136,7 @@ class PreNormBlock(_Block):
 
 
 class MixtureBlock(PreNormBlock):
-    """The same, where the MLP's result is the first of two."""
+    """PreNormBlock whose MLP returns two results."""
 
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         x, residual = add_norm(self.part("norm_of_sum"), attended, residual)
@@ -145,7 +144,7 @@ class MixtureBlock(PreNormBlock):
 
 
 class ScaledBlock(PreNormBlock):
-    """The same with a factor, as in Granite: x + m · attention(norm(x)), and then x + m · mlp(norm(x))."""
+    """x + m · attention(norm(x)), then x + m · mlp(norm(x)), as in Granite."""
 
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         multiplier = self.part("multiplier")
@@ -154,7 +153,7 @@ class ScaledBlock(PreNormBlock):
 
 
 class VisionBlock(_Block):
-    """The same, where the attention has one result."""
+    """A pre-norm block whose attention returns one result."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         first, named = self._of_attention(self._bound(args, kwargs))
@@ -162,10 +161,10 @@ class VisionBlock(_Block):
 
 
 class GPT2Block(PreNormBlockByPosition):
-    """The same, and between both attention to an encoder: with one, transformers' own code."""
+    """PreNormBlockByPosition with optional cross-attention, for which transformers' own code runs."""
 
     optional = ("of_encoder", "norm_of_encoder")
-    encoder: ClassVar[int] = 2  # which argument
+    encoder: ClassVar[int] = 2  # position of `encoder_hidden_states`
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         bound = self._bound(args, kwargs)
@@ -187,7 +186,7 @@ class PostNorm(HFLayer):
 
 
 class _Dropped(HFLayer):
-    """A residual connection behind a dropout, and no norm behind it that could be in the same pass."""
+    """A residual connection after a dropout, without a norm that could be fused."""
 
     def unfused(self) -> str | None:
         return None if isinstance(self.part("dropout"), torch.nn.Dropout) else ONLY_ALIKE
@@ -208,7 +207,7 @@ class DroppedMLP(_Dropped):
 
 
 class DroppedSelfAttention(_Dropped):
-    """x + dropout(attention(norm(x))), with a bias of positions, as in T5."""
+    """x + dropout(attention(norm(x))) with a position bias, as in T5."""
 
     def forward(
         self,
@@ -224,7 +223,7 @@ class DroppedSelfAttention(_Dropped):
 
 
 class DroppedCrossAttention(_Dropped):
-    """The same, of an encoder's states."""
+    """x + dropout(cross_attention(norm(x), key_value_states)), as in T5."""
 
     def forward(
         self,

@@ -1,4 +1,4 @@
-"""Rotary embedding within an attention whose code stays its own."""
+"""Rotary embedding in an attention whose other code does not change."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.nn.layer import is_mixed, left_to_compiler, unfused_input
 
-_NEAR = 0.5  # how much of a function with this purpose must be that of one which is known, to be compared with it
+_NEAR = 0.5  # share of common tokens above which the report names the known function and the difference
 
 
 class RotaryAttention(HFLayer):
-    """Attention whose `forward` is the original's code, with other functions under some of its global names.
-
-    The modules of Python with these names are not changed: models that nobody converted share them.
-    """
+    """Attention whose `forward` is a copy of the original's code that calls our rotary embedding."""
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -41,7 +38,7 @@ class RotaryAttention(HFLayer):
 
 
 def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
-    """The global names in a class's forward of functions that are known to rotate, and what they do."""
+    """(global name, rotation) for each known rotary function that a class's forward calls."""
     forward, _ = without_no_grad(vars(kind).get("forward"))
     if not isinstance(forward, FunctionType) or hasattr(forward, "__wrapped__"):
         return
@@ -52,7 +49,7 @@ def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
 
 
 def unknown_rotation(kind: type) -> str | None:
-    """Which function in a class's forward seems to rotate, but is not known."""
+    """The reason why a function with "rotary" in its name in a class's forward is not recognized, or None."""
     forward, _ = without_no_grad(vars(kind).get("forward"))
     names = forward.__code__.co_names if isinstance(forward, FunctionType) else ()
     for name in names:
@@ -92,33 +89,33 @@ def _known() -> dict[source.Code, Rotation]:
 
 
 def fused(plain: FunctionType, rotation: Rotation | None = None) -> Callable[..., Any]:
-    """A function like this one, which is known, that calls it for inputs that the kernel does not take."""
+    """A fused equivalent of a known function, which calls it for inputs that the kernel does not support."""
     rotation = rotation or _rotation(plain)
     assert rotation, f"{plain.__name__} is not known"
-    read, turn = with_parameters(_CALLS[rotation.call], plain), _Turn(rotation)
+    read, rotate = with_parameters(_CALLS[rotation.call], plain), _Rotate(rotation)
 
     @functools.wraps(plain)
     def apply(*args: Any, **kwargs: Any) -> Any:
         call = read(*args, **kwargs)
-        turned = turn(*call[:-1]) if call else None
-        return plain(*args, **kwargs) if turned is None else call[-1](*turned)
+        rotated = rotate(*call[:-1]) if call else None
+        return plain(*args, **kwargs) if rotated is None else call[-1](*rotated)
 
     return apply
 
 
-class _Turn:
-    """Has the kernel turn tensors, all or none of them."""
+class _Rotate:
+    """Rotates tensors with the kernel, all or none of them."""
 
     def __init__(self, rotation: Rotation) -> None:
         self.rotation = rotation
-        self.is_seen = self.is_refuted = False  # whether the angles were looked at, and their copies differ
+        self.is_checked = self.has_unequal_copies = False  # of the angles
 
     def __call__(
         self, tensors: Sequence[Any], cos: Any, sin: Any, unsqueeze_dim: int = 1
     ) -> tuple[torch.Tensor, ...] | None:
-        """[B, H, T, D] each, or [B, T, H, D] for unsqueeze_dim 2, with angles of [1 or B, T, …].
+        """The rotated tensors, or None if the kernel does not support them.
 
-        None if the kernel does not take them.
+        Tensors are [B, H, T, D], or [B, T, H, D] for unsqueeze_dim 2. Angles are [1 or B, T, …].
         """
         if unsqueeze_dim not in (1, 2) or not all(self._fits(x, cos, 3 - unsqueeze_dim) for x in tensors):
             return None
@@ -127,11 +124,10 @@ class _Turn:
         cos, sin = self._angles(cos), self._angles(sin)
         if self.rotation.opposite:
             sin = -sin
-        return tuple(self._turned(x, cos, sin, unsqueeze_dim) for x in tensors)
+        return tuple(self._rotated(x, cos, sin, unsqueeze_dim) for x in tensors)
 
-    def _turned(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int) -> torch.Tensor:
-        """In memory as x lies: mostly [B, T, H, D], as a product left it. So does what attention makes of it and the
-        gradients, which the products on both sides then take without a copy."""
+    def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int) -> torch.Tensor:
+        """Keeps x's memory layout, mostly [B, T, H, D] from a product, so that no product needs a copy."""
         interleaved = self.rotation.interleaved
         if unsqueeze_dim == 2:
             return fo.rope(x, cos, sin, interleaved=interleaved)
@@ -140,43 +136,39 @@ class _Turn:
         return fo.rope(x.transpose(1, 2), cos, sin, interleaved=interleaved).transpose(1, 2)
 
     def _fits(self, x: torch.Tensor, cos: torch.Tensor, position: int) -> bool:
-        """Whether x has four dimensions and cos three, of a dtype that gives the result x's dtype.
-
-        The kernel has no gradient of the angles.
-        """
+        """True if the kernel supports x and cos. It has no gradient of the angles."""
         if x.dim() != 4 or cos.dim() != 3 or cos.requires_grad or unfused_input(x):
             return False
         if cos.shape[1] != x.shape[position] or cos.shape[0] not in (1, x.shape[0]):
             return False
-        turned = cos.shape[-1] * (2 if self.rotation.angles == "once" else 1)
-        if turned > x.shape[-1] or (turned < x.shape[-1] and not self.rotation.partial) or turned % 2:
+        count = cos.shape[-1] * (2 if self.rotation.angles == "once" else 1)  # of rotated features
+        if count > x.shape[-1] or (count < x.shape[-1] and not self.rotation.partial) or count % 2:
             return False
         if cos.dtype is x.dtype:
             return True
-        return is_mixed(x, cos) if self.rotation.of_input else stays_half(x, cos)
+        return is_mixed(x, cos) if self.rotation.has_input_dtype else stays_half(x, cos)
 
     def _angles(self, table: torch.Tensor) -> torch.Tensor:
-        """[1, T, …] or [B, T, …] as [T, R/2] or [B, T, R/2]."""
+        """Converts [1, T, …] or [B, T, …] to [T, R/2] or [B, T, R/2]."""
         if self.rotation.angles == "pairs":
             table = table[..., ::2]
         elif self.rotation.angles != "once":
             table = table[..., : table.shape[-1] // 2]
-        table = table.contiguous()  # here, instead of at each of their uses
+        table = table.contiguous()  # once, not at each use
         return table[0] if table.shape[0] == 1 else table
 
     def _has_two_copies(self, cos: torch.Tensor, sin: torch.Tensor) -> bool:
-        """Whether each angle is there twice, where the kernel relies on it.
+        """True if each angle is present twice, as far as the rotation requires it.
 
-        The code that makes the angles is elsewhere. The first tensors with values are looked at, and no others, since
-        that waits for the GPU.
+        Only the first tensors whose values can be read are checked, since that waits for the GPU.
         """
         if self.rotation.angles not in ("halves", "pairs"):
             return True
-        # Compiled code must not depend on `is_seen`, which changes.
-        if not torch.compiler.is_compiling() and not self.is_seen and _has_values(cos):
-            self.is_refuted = not (self._is_twice(cos) and self._is_twice(sin))
-            self.is_seen = self.is_refuted or bool(sin.any())  # at position 0 all tables are alike
-        return not self.is_refuted
+        # Compiled code must not depend on `is_checked`, which changes.
+        if not torch.compiler.is_compiling() and not self.is_checked and _has_values(cos):
+            self.has_unequal_copies = not (self._is_twice(cos) and self._is_twice(sin))
+            self.is_checked = self.has_unequal_copies or bool(sin.any())  # at position 0 all tables are equal
+        return not self.has_unequal_copies
 
     def _is_twice(self, table: torch.Tensor) -> bool:
         if self.rotation.angles == "pairs":
@@ -185,22 +177,22 @@ class _Turn:
 
 
 def _has_values(x: torch.Tensor) -> bool:
-    """Whether they can be looked at: those of a tensor that is traced or mapped, or of a CUDA graph, cannot."""
+    """True if values can be read: not those of traced or mapped tensors, nor during capture of a CUDA graph."""
     is_plain = type(x) is torch.Tensor and not x.is_meta and not torch._C._functorch.is_functorch_wrapped_tensor(x)
     return is_plain and not torch.jit.is_tracing() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-# Each function in `_CALLS` returns the arguments of `_Turn.__call__` and a function from the turned tensors to the
-# result, or None if the kernel does not take the call. `with_parameters` renames its parameters to those of a model.
+# Each function in `_CALLS` returns the arguments of `_Rotate.__call__` and a function from the rotated tensors to the
+# result, or None for an unsupported call. `with_parameters` renames its parameters to those of a model.
 _Call = tuple[Sequence[Any], Any, Any, int, Callable[..., Any]]
 
 
-def _all(*turned: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return turned
+def _all(*rotated: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return rotated
 
 
-def _only(turned: torch.Tensor) -> torch.Tensor:
-    return turned
+def _only(rotated: torch.Tensor) -> torch.Tensor:
+    return rotated
 
 
 def _pair(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
@@ -212,20 +204,20 @@ def _pair_at_positions(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = N
 
 
 def _pair_apart(q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1) -> _Call:
-    """Neighbouring features are turned together, and lie in two halves then."""
+    """Rotates pairs of adjacent features, and returns them in two halves."""
     return (q, k), cos, sin, unsqueeze_dim, _apart
 
 
 def _optional_pair_apart(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
-    """The same, where there may be no keys."""
+    """_pair_apart with optional keys."""
     if k is None:
         return (q,), cos, sin, unsqueeze_dim, lambda q: (*_apart(q), None)
     return (q, k), cos, sin, unsqueeze_dim, _apart
 
 
-def _apart(*turned: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _apart(*rotated: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Features 0, 2, 4, …, and then 1, 3, 5, …"""
-    return tuple(x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2) for x in turned)
+    return tuple(x.reshape(*x.shape[:-1], -1, 2).transpose(-1, -2).flatten(-2) for x in rotated)
 
 
 def _single(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
@@ -233,27 +225,27 @@ def _single(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call:
 
 
 def _single_at_end(x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> _Call | None:
-    """The last features are turned, as many as there are angles for."""
+    """Rotates the last features, as many as there are angles for."""
     before = x.shape[-1] - 2 * cos.shape[-1]
     if before < 0:
         return None
     return (x[..., before:],), cos, sin, unsqueeze_dim, functools.partial(_behind, -1, x[..., :before])
 
 
-def _behind(dim: int, before: torch.Tensor, turned: torch.Tensor) -> torch.Tensor:
-    return torch.cat((before, turned), dim=dim)
+def _behind(dim: int, before: torch.Tensor, rotated: torch.Tensor) -> torch.Tensor:
+    return torch.cat((before, rotated), dim=dim)
 
 
 def _triple_at_positions(
     q: Any, k: Any, v: Any, cos: Any, sin: Any, position_ids: Any, unsqueeze_dim: int = 1
 ) -> _Call:
-    """The values are turned, too, and the angles are those of all positions."""
+    """Rotates the values, too. The angles are those of all positions."""
     return (q, k, v), cos[position_ids], sin[position_ids], unsqueeze_dim, _all
 
 
 def _image(q: Any, k: Any, cos: Any, sin: Any) -> _Call | None:
     """[B, H, T, D] and angles of [T, …] or [1, T, …], the same for all images."""
-    if cos.dim() == 3 and cos.shape[0] != 1:  # which would be of the heads
+    if cos.dim() == 3 and cos.shape[0] != 1:  # angles per head
         return None
     return (q, k), *((cos[None], sin[None]) if cos.dim() == 2 else (cos, sin)), 1, _all
 
@@ -281,14 +273,14 @@ def _complex_heads_last(xq: Any, xk: Any, freqs_cis: Any) -> _Call:
 
 def _complex_image(query: Any, key: Any, freqs_ci: Any) -> _Call | None:
     """[B, T, H, D] and angles of as many positions in any shape, the same for all images."""
-    if not freqs_ci.is_complex():  # as `model.to(dtype)` leaves those that a model stores
+    if not freqs_ci.is_complex():  # after `model.to(dtype)`
         return None
     angles = freqs_ci.to(query.device).view(1, query.shape[1], -1)
     return (query, key), angles.real, angles.imag, 2, _all
 
 
 def _patches(q: Any, k: Any, cos: Any, sin: Any, **kwargs: Any) -> _Call | None:
-    """The last positions are turned; angles of [T, …] are for all images, and the first positions have none."""
+    """Rotates the last T positions, by angles of [T, …] for all images."""
     if q.dim() != 4 or k.dim() != 4 or cos.dim() != 2:
         return None
     count = cos.shape[0]
@@ -296,8 +288,8 @@ def _patches(q: Any, k: Any, cos: Any, sin: Any, **kwargs: Any) -> _Call | None:
     return (q[..., -count:, :], k[..., -count:, :]), cos[None], sin[None], 1, joined
 
 
-def _behind_each(before_q: torch.Tensor, before_k: torch.Tensor, *turned: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(map(functools.partial(_behind, -2), (before_q, before_k), turned))
+def _behind_each(before_q: torch.Tensor, before_k: torch.Tensor, *rotated: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(map(functools.partial(_behind, -2), (before_q, before_k), rotated))
 
 
 _CALLS: dict[str, Any] = {

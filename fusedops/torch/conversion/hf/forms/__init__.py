@@ -1,10 +1,9 @@
-"""What `convert` knows of other people's modules: their code, which is compared with that of a model's classes.
+"""The catalogue of code that `convert` recognizes.
 
-Each class here is a *form*: the code of a method that modules of many families share, most often `forward`, and of what
-it calls. Nothing of it is ever run. A class of a model whose code is the same, but for the names that somebody chose
-(`fusedops.torch.conversion.source`), gets the form's mixin. The attributes in a form have the names by which the mixin
-asks for them; what they are called in a model's class follows from where they stand in the code. A form has the name of
-the class that it was written for, which the report mentions.
+Each class here is a *form*: the code of a method that modules of many families share, mostly `forward`. It is compared
+and never run. A model's class with the same code, except for names (`fusedops.torch.conversion.source`), gets the
+form's mixin. The attributes in a form have the mixin's names; their names in a model's class follow from their places
+in the code. A form has the name of the class that it was written for, which the report mentions.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ class Form:
     """The base of all forms.
 
     Class arguments:
-        mixin: what computes it, as file.class of `hf`.
-        first, then: names of attributes that the mixin calls in this order, for those that call what comes before or
-            after.
+        mixin: the class that computes it, as file.class of `hf`.
+        first, then: attributes that the mixin calls before and after its own computation, in this order.
         options: further attributes of the counterpart.
     """
 
     mixin: ClassVar[str]
-    method: ClassVar[str]  # the one that is compared
+    method: ClassVar[str]  # the compared method
     options: ClassVar[dict[str, Any]]
-    is_named_if_near: ClassVar[bool]  # whether code that differs a little is worth a word
+    is_named_if_near: ClassVar[bool]  # True if the report names it for similar code
 
     def __init_subclass__(cls, mixin: str, method: str = "forward", **options: Any) -> None:
         cls.mixin, cls.method, cls.options = mixin, method, options
@@ -43,10 +41,10 @@ class Form:
 
 @functools.cache
 def all_forms(with_transformers: bool) -> tuple[type[Form], ...]:
-    """Those that transformers must be there for are left out if it is not."""
+    """All forms; those that need transformers only `with_transformers`."""
     modules = [importlib.import_module(f"{__name__}.{file}") for file in _FILES]
     if with_transformers:
-        with contextlib.suppress(ImportError):  # of another package of this name, or of a version that is not known
+        with contextlib.suppress(ImportError):  # another package of this name, or an unknown version
             modules.append(importlib.import_module(f"{__name__}.of_transformers"))
     return tuple(value for module in modules for value in vars(module).values() if _is_form(value))
 

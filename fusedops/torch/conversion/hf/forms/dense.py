@@ -1,6 +1,6 @@
-"""A product with a bias and an activation, and the modules that follow: the MLPs of encoders and of GPT-2's relatives.
+"""A linear layer and its activation, as in MLPs of encoders and of GPT-2.
 
-`then` names those modules in order.
+`then` names the modules that follow, in order.
 """
 # mypy: ignore-errors
 

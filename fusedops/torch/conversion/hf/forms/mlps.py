@@ -1,7 +1,7 @@
 """Gated MLPs: the activation of one projection, times another projection.
 
-`first` are the modules that come before the projections, and `then` those that follow the product. `fixed` is the
-activation where it is none of the module's attributes.
+`first` names the modules before the projections, and `then` those after the product. `fixed` is the name of an
+activation that is no attribute of the module.
 """
 # mypy: ignore-errors
 
@@ -55,7 +55,7 @@ class Lfm2MLP(Form, mixin="mlp.GatedMLP", then=("down",), fixed="silu"):
 
 
 class LlamaProjectMLP(Form, mixin="mlp.GatedMLP", then=("down",), fixed="silu"):
-    """Llama's of Meta's own code and many copies of it, with the up projection first."""
+    """Meta's own code of Llama and its copies, with the up projection first."""
 
     def forward(self, x):
         return self.down(self.up(x) * functional.silu(self.gate(x)))

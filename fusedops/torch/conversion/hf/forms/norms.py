@@ -1,7 +1,7 @@
-"""Normalizations: of the root mean square, and of mean and variance.
+"""Normalizations by root mean square, or by mean and variance.
 
-`of_input` says that the result has the input's dtype whatever the weight's; in the others a float32 weight makes it
-float32.
+With `has_input_dtype` the result has the input's dtype for any dtype of the weight. In the other forms a float32 weight
+makes it float32.
 """
 # mypy: ignore-errors
 
@@ -23,7 +23,7 @@ class LlamaRMSNorm(Form, mixin="norms.RMSNorm"):
         return self.weight * hidden_states.to(input_dtype)
 
 
-class GptOssRMSNorm(Form, mixin="norms.RMSNorm", of_input=True):
+class GptOssRMSNorm(Form, mixin="norms.RMSNorm", has_input_dtype=True):
     def forward(self, hidden_states):
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.to(torch.float32)
@@ -32,7 +32,7 @@ class GptOssRMSNorm(Form, mixin="norms.RMSNorm", of_input=True):
         return (self.weight * hidden_states).to(input_dtype)
 
 
-class HeliumRMSNorm(Form, mixin="norms.RMSNorm", of_input=True):
+class HeliumRMSNorm(Form, mixin="norms.RMSNorm", has_input_dtype=True):
     def forward(self, hidden_states):
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.to(torch.float32)
@@ -41,7 +41,7 @@ class HeliumRMSNorm(Form, mixin="norms.RMSNorm", of_input=True):
         return (self.weight.to(torch.float32) * hidden_states).to(input_dtype)
 
 
-class GemmaRMSNorm(Form, mixin="norms.RMSNorm", of_input=True, weight_offset=1.0):
+class GemmaRMSNorm(Form, mixin="norms.RMSNorm", has_input_dtype=True, weight_offset=1.0):
     def _norm(self, x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
@@ -51,7 +51,7 @@ class GemmaRMSNorm(Form, mixin="norms.RMSNorm", of_input=True, weight_offset=1.0
         return output.type_as(x)
 
 
-class MuseSparkTextCenteredRMSNorm(Form, mixin="norms.RMSNorm", of_input=True, weight_offset=1.0):
+class MuseSparkTextCenteredRMSNorm(Form, mixin="norms.RMSNorm", has_input_dtype=True, weight_offset=1.0):
     def _norm(self, x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
@@ -61,7 +61,7 @@ class MuseSparkTextCenteredRMSNorm(Form, mixin="norms.RMSNorm", of_input=True, w
         return output.type_as(x)
 
 
-class MoshiRMSNorm(Form, mixin="norms.RMSNorm", of_input=True):
+class MoshiRMSNorm(Form, mixin="norms.RMSNorm", has_input_dtype=True):
     def _norm(self, x):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
 
@@ -93,7 +93,7 @@ class DeepseekV4UnweightedRMSNorm(Form, mixin="norms.RMSNorm"):
         return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + self.eps).to(x.dtype)
 
 
-class Gemma3nRMSNorm(Form, mixin="norms.OptionalRMSNorm", of_input=True):
+class Gemma3nRMSNorm(Form, mixin="norms.OptionalRMSNorm", has_input_dtype=True):
     def _norm(self, hidden_states):
         mean_squared = hidden_states.pow(2).mean(-1, keepdim=True) + self.eps
         return hidden_states * torch.pow(mean_squared, -0.5)
@@ -152,7 +152,7 @@ class MambaGroupedRMSNormGated(Form, mixin="norms.GateThenGroupedRMSNorm"):
         return self.weight * hidden_states.to(input_dtype)
 
 
-class CohereLayerNorm(Form, mixin="norms.LayerNorm", of_input=True):
+class CohereLayerNorm(Form, mixin="norms.LayerNorm", has_input_dtype=True):
     def forward(self, hidden_states):
         input_dtype = hidden_states.dtype
         hidden_states = hidden_states.to(torch.float32)
@@ -175,7 +175,7 @@ class DebertaLayerNorm(Form, mixin="norms.LayerNorm"):
         return y
 
 
-class OlmoLayerNorm(Form, mixin="norms.LayerNorm", of_input=True, fixed_eps=1e-5):
+class OlmoLayerNorm(Form, mixin="norms.LayerNorm", has_input_dtype=True, fixed_eps=1e-5):
     def forward(self, hidden_states):
         orig_dtype = hidden_states.dtype
         return functional.layer_norm(hidden_states.to(dtype=torch.float32), self.shape, None, None, eps=1e-5).to(

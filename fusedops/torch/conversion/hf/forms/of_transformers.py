@@ -1,4 +1,4 @@
-"""Forms that read something of transformers', which only its own modules do."""
+"""Forms that use objects of transformers."""
 # mypy: ignore-errors
 
 from __future__ import annotations

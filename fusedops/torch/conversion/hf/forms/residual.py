@@ -1,7 +1,6 @@
 """Blocks of residual connections.
 
-What a block hands on to its attention under its own names is the same for `convert` whatever it is: in a form that is
-all of `**arguments`.
+In a form, `**arguments` stands for any arguments that a block forwards to its attention under their own names.
 """
 # mypy: ignore-errors
 

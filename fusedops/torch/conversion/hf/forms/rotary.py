@@ -1,4 +1,4 @@
-"""Rotary embedding: the functions that an attention calls, and how the kernel computes the same.
+"""Functions of rotary embedding that attentions call, and their equivalents in terms of the kernel.
 
 x is [B, H, T, D], or [B, T, H, D] where a function is called with `unsqueeze_dim=2`.
 """
@@ -16,16 +16,17 @@ import torch
 
 @dataclass(frozen=True)
 class Rotation:
-    """How the kernel computes what a function does.
+    """The equivalent of a function in terms of the kernel.
 
     Attributes:
-        call: which arguments it takes: one of `rotary._CALLS`.
-        angles: how a row of cos lies: "once" for c; "halves" for c, c; "pairs" for c₀, c₀, c₁, c₁, …; "first half"
-            where the function itself takes nothing but the first half.
-        interleaved: whether neighbouring features are a pair.
-        partial: whether there may be fewer angles than features.
-        of_input: whether the result has the input's dtype, whatever that of the angles.
-        opposite: whether it turns by the opposite angles.
+        like: the name of the family, for the report.
+        call: its arguments, a key of `rotary._CALLS`.
+        angles: the layout of a row of cos: "once" for c; "halves" for c, c; "pairs" for c₀, c₀, c₁, c₁, …; "first half"
+            if the function reads only the first half.
+        interleaved: True if adjacent features are a pair.
+        partial: True if there may be fewer angles than features.
+        has_input_dtype: True if the result has the input's dtype for any dtype of the angles.
+        opposite: True if it rotates by the negative angles.
     """
 
     like: str
@@ -33,7 +34,7 @@ class Rotation:
     angles: Literal["once", "halves", "pairs", "first half"]
     interleaved: bool = False
     partial: bool = False
-    of_input: bool = False
+    has_input_dtype: bool = False
     opposite: bool = False
 
 
@@ -108,7 +109,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed, k_embed
 
 
-@known("OLMo", of_input=True)
+@known("OLMo", has_input_dtype=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     q_type, k_type = q.dtype, k.dtype
     cos = cos.unsqueeze(unsqueeze_dim)
@@ -118,7 +119,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed.to(q_type), k_embed.to(k_type)
 
 
-@known("ModernBERT", of_input=True)
+@known("ModernBERT", has_input_dtype=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     original_dtype = q.dtype
     cos = cos.unsqueeze(unsqueeze_dim)
@@ -128,7 +129,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed.to(original_dtype), k_embed.to(original_dtype)
 
 
-@known("HunYuan-VL", of_input=True)
+@known("HunYuan-VL", has_input_dtype=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     origin_dtype = q.dtype
     q, k = q.float(), k.float()
@@ -208,7 +209,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed, k_embed
 
 
-@known("ERNIE 4.5", angles="first half", interleaved=True, of_input=True)
+@known("ERNIE 4.5", angles="first half", interleaved=True, has_input_dtype=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     original_dtype = q.dtype
     cos = cos.unsqueeze(unsqueeze_dim)
@@ -220,7 +221,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed.to(original_dtype), k_embed.to(original_dtype)
 
 
-@known("ERNIE 4.5-VL", angles="pairs", interleaved=True, of_input=True)
+@known("ERNIE 4.5-VL", angles="pairs", interleaved=True, has_input_dtype=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     original_dtype = q.dtype
     cos = cos.unsqueeze(unsqueeze_dim)
@@ -241,7 +242,7 @@ def _(q, k, cos, sin, unsqueeze_dim=1):
     return q_embed, k_embed
 
 
-@known("Cohere", angles="pairs", interleaved=True, of_input=True)
+@known("Cohere", angles="pairs", interleaved=True, has_input_dtype=True)
 def _(q, k, cos, sin, unsqueeze_dim=1):
     dtype = q.dtype
     q = q.float()
@@ -309,7 +310,7 @@ def _(x, cos, sin, unsqueeze_dim=1):
     return (x * cos) + (rotate_half(x) * sin)
 
 
-@known("DeepSeek-V4", "single_at_end", angles="once", interleaved=True, of_input=True)
+@known("DeepSeek-V4", "single_at_end", angles="once", interleaved=True, has_input_dtype=True)
 def _(x, cos, sin, unsqueeze_dim=1):
     cos = cos.repeat_interleave(2, dim=-1).unsqueeze(unsqueeze_dim)
     sin = sin.repeat_interleave(2, dim=-1).unsqueeze(unsqueeze_dim)
@@ -353,7 +354,7 @@ def _(tensor, sin, cos):
     return (tensor * cos) + (rotate_every_two(tensor) * sin)
 
 
-@known("Qwen2-VL's vision", "vision", of_input=True)
+@known("Qwen2-VL's vision", "vision", has_input_dtype=True)
 def _(q, k, cos, sin):
     orig_q_dtype = q.dtype
     orig_k_dtype = k.dtype
@@ -366,7 +367,7 @@ def _(q, k, cos, sin):
     return q_embed, k_embed
 
 
-@known("Inkling 2's vision", "vision", angles="pairs", interleaved=True, of_input=True)
+@known("Inkling 2's vision", "vision", angles="pairs", interleaved=True, has_input_dtype=True)
 def _(q, k, cos, sin):
     orig_q_dtype = q.dtype
     orig_k_dtype = k.dtype
@@ -388,7 +389,7 @@ def _(q, k, cos, sin):
     return torch.cat([q_rot, q_pass], dim=-1), torch.cat([k_rot, k_pass], dim=-1)
 
 
-@known("SAM 3", "image", angles="pairs", interleaved=True, of_input=True)
+@known("SAM 3", "image", angles="pairs", interleaved=True, has_input_dtype=True)
 def _(q, k, cos, sin):
     q_embed = q.float()
     q_embed = (q_embed * cos) + (rotate_pairwise(q_embed) * sin)
@@ -397,7 +398,7 @@ def _(q, k, cos, sin):
     return q_embed.type_as(q), k_embed.type_as(k)
 
 
-@known("Llama 4", "complex_heads_last", angles="once", interleaved=True, of_input=True)
+@known("Llama 4", "complex_heads_last", angles="once", interleaved=True, has_input_dtype=True)
 def _(xq, xk, freqs_cis):
     xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
     xk_ = torch.view_as_complex(xk.float().reshape(*xk.shape[:-1], -1, 2))
@@ -412,7 +413,7 @@ def reshape_for_broadcast(freqs_ci, query):
     return freqs_ci.view(*shape)
 
 
-@known("Llama 4's vision", "complex_image", angles="once", interleaved=True, of_input=True)
+@known("Llama 4's vision", "complex_image", angles="once", interleaved=True, has_input_dtype=True)
 def _(query, key, freqs_ci):
     query_ = torch.view_as_complex(query.float().reshape(*query.shape[:-1], -1, 2))
     key_ = torch.view_as_complex(key.float().reshape(*key.shape[:-1], -1, 2))
@@ -423,7 +424,7 @@ def _(query, key, freqs_ci):
     return query_out.type_as(query), key_out.type_as(key)
 
 
-@known("DeepSeek-V2", "complex_heads_first", angles="once", interleaved=True, of_input=True)
+@known("DeepSeek-V2", "complex_heads_first", angles="once", interleaved=True, has_input_dtype=True)
 def _(xq, xk, freqs_cis):
     xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
     xk_ = torch.view_as_complex(xk.float().reshape(*xk.shape[:-1], -1, 2))
