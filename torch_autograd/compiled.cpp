@@ -1,4 +1,4 @@
-// The node under torch's compiled autograd, which runs a backward once on proxies and compiles what they were used for.
+// Support for torch's compiled autograd, which traces a backward with proxies and compiles the trace.
 #include <torch/csrc/dynamo/compiled_autograd.h>
 
 #include "derivative.h"
@@ -13,7 +13,7 @@ using variable_list = Backward::variable_list;
 
 namespace {
 
-// As a constant: collect() of an IValue would make a symbol of a number, which no attribute may be.
+// Numbers as constants: collect() of an IValue would make them symbols, which attributes cannot be.
 void collect_constant(CompiledNodeArgs& args, const c10::IValue& value) {
   if (value.isDouble()) {
     args.collect(value.toDouble());
@@ -24,27 +24,28 @@ void collect_constant(CompiledNodeArgs& args, const c10::IValue& value) {
   }
 }
 
-class Given : public Kept {
+class CompiledValues : public SavedValues {
  public:
-  Given(c10::ArrayRef<c10::IValue> tensors, c10::ArrayRef<c10::IValue> rest) : Kept(rest), tensors_(tensors) {}
+  CompiledValues(c10::ArrayRef<c10::IValue> tensors, c10::ArrayRef<c10::IValue> rest)
+      : SavedValues(rest), tensors_(tensors) {}
   at::Tensor tensor(size_t place) override { return tensors_[place].toTensor(); }
 
  private:
   c10::ArrayRef<c10::IValue> tensors_;
 };
 
-// What the compiled backward calls: the arguments are the tensors that were saved, the rest, and the wanted inputs.
-variable_list call(const Row& row, const variable_list& upstream, c10::ArrayRef<c10::IValue> args) {
-  const size_t tensors = row.saved.size();
-  Given kept(args.slice(0, tensors), args.slice(tensors, args.size() - tensors - 1));
-  return gradients(row, upstream, kept, static_cast<Mask>(args.back().toInt()));
+// The function that the compiled backward calls. Its arguments are the saved tensors, the rest, and the wanted inputs.
+variable_list call(const BoundOperator& bound, const variable_list& upstream, c10::ArrayRef<c10::IValue> args) {
+  const size_t tensors = bound.saved.size();
+  CompiledValues values(args.slice(0, tensors), args.slice(tensors, args.size() - tensors - 1));
+  return gradients(bound, upstream, values, static_cast<Mask>(args.back().toInt()));
 }
 
 }  // namespace
 
 void Backward::compiled_args(CompiledNodeArgs& args) const {
-  args.collect(row_.node);
-  for (size_t i = 0; i < saved_.size(); ++i) args.collect(saved_[i], row_.saved[i].is_output);
+  args.collect(bound_.node);
+  for (size_t i = 0; i < saved_.size(); ++i) args.collect(saved_[i], bound_.saved[i].is_output);
   for (const c10::IValue& value : rest_) collect_constant(args, value);
 }
 
@@ -56,21 +57,22 @@ variable_list Backward::apply_with_saved(const variable_list& upstream, SwapSave
   args.emplace_back(static_cast<int64_t>(wanted()));
 
   const auto& python = torch::dynamo::autograd::getPyCompilerInterface();
-  if (!row_.known_to_compiler.exchange(true)) {
+  if (!bound_.known_to_compiler.exchange(true)) {
     std::vector<at::TypePtr> types;
     for (const c10::IValue& value : args)
       types.push_back(value.isTensor() ? at::TypePtr(at::TensorType::get()) : value.type());
     python->bind_function(
-        swap.get_py_compiler(), row_.node,
-        [this_row = &row_](const variable_list& dy, const std::vector<c10::IValue>& given) {
-          return call(*this_row, dy, given);
+        swap.get_py_compiler(), bound_.node,
+        [this_operator = &bound_](const variable_list& dy, const std::vector<c10::IValue>& given) {
+          return call(*this_operator, dy, given);
         },
         types);
   }
   using Metadata = std::vector<std::optional<torch::autograd::InputMetadata>>;
   const auto outputs =
       torch::dynamo::autograd::IValuePacker<Metadata>::pack(torch::dynamo::autograd::get_input_metadata(next_edges()));
-  auto results = python->call_function(swap.get_py_compiler(), "apply_functional", row_.node, upstream, args, outputs);
+  auto results =
+      python->call_function(swap.get_py_compiler(), "apply_functional", bound_.node, upstream, args, outputs);
   for (SavedVariable& saved : saved_) swap.after(saved);
   return results;
 }

@@ -11,17 +11,17 @@ namespace {
 
 c10::IValue or_none(const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); }
 
-c10::IValue value_of(const Argument& argument, const variable_list& upstream, Kept& kept, Mask missing) {
+c10::IValue value_of(const Argument& argument, const variable_list& upstream, SavedValues& saved, Mask missing) {
   switch (argument.from) {
     case Argument::From::upstream:
       return or_none(upstream[argument.place]);
     case Argument::From::saved:
       if (argument.inputs && !(argument.inputs & missing)) return {};
-      return or_none(kept.tensor(argument.place));
+      return or_none(saved.tensor(argument.place));
     case Argument::From::rest:
-      return kept.rest[argument.place];
+      return saved.rest[argument.place];
     case Argument::From::negated:
-      return !kept.rest[argument.place].toBool();
+      return !saved.rest[argument.place].toBool();
     case Argument::From::wanted:
       return (argument.inputs & missing) != 0;
     case Argument::From::constant:
@@ -30,32 +30,32 @@ c10::IValue value_of(const Argument& argument, const variable_list& upstream, Ke
   return {};
 }
 
-bool can_be_taken(const BoundStep& step, const variable_list& upstream, Kept& kept) {
-  if (step.if_given && !kept.tensor(*step.if_given).defined()) return false;
+bool can_run(const BoundStep& step, const variable_list& upstream, SavedValues& saved) {
+  if (step.if_given && !saved.tensor(*step.if_given).defined()) return false;
   for (const size_t output : step.needs)
     if (!upstream[output].defined()) return false;
   return true;
 }
 
-void refuse(const Row& row, Mask wanted) {
-  if (const Mask refused = wanted & ~row.gives)
-    TORCH_CHECK(false, "fusedops.", row.op.name, ": ", row.op.inputs[std::countr_zero(refused)].name,
+void refuse(const BoundOperator& bound, Mask wanted) {
+  if (const Mask refused = wanted & ~bound.gives)
+    TORCH_CHECK(false, "fusedops.", bound.op.name, ": ", bound.op.inputs[std::countr_zero(refused)].name,
                 " has no gradient; detach it");
 }
 
 }  // namespace
 
-variable_list gradients(const Row& row, const variable_list& upstream, Kept& kept, Mask wanted) {
-  variable_list result(row.op.inputs.size());
+variable_list gradients(const BoundOperator& bound, const variable_list& upstream, SavedValues& saved, Mask wanted) {
+  variable_list result(bound.op.inputs.size());
   if (std::none_of(upstream.begin(), upstream.end(), [](const at::Tensor& dy) { return dy.defined(); })) return result;
-  refuse(row, wanted);
+  refuse(bound, wanted);
   Mask missing = wanted;
-  for (const BoundStep& step : row.steps) {
-    if (!step.serves(wanted, missing) || !can_be_taken(step, upstream, kept)) continue;
+  for (const BoundStep& step : bound.steps) {
+    if (!step.serves(wanted, missing) || !can_run(step, upstream, saved)) continue;
     torch::jit::Stack stack;
     if (step.op) {
       stack.reserve(step.arguments.size());
-      for (const Argument& argument : step.arguments) stack.push_back(value_of(argument, upstream, kept, missing));
+      for (const Argument& argument : step.arguments) stack.push_back(value_of(argument, upstream, saved, missing));
       step.op->callBoxed(stack);
     }
     for (const Gradient& gradient : step.gradients)

@@ -1,25 +1,25 @@
-// Evaluates an operator's first derivative: calls of other operators through the dispatcher, so that whoever watches a
-// backward (a second derivative, a transform of torch.func, a tracer) sees operators.
+// Evaluates an operator's first derivative by calls of operators through the dispatcher, which second derivatives,
+// transforms of torch.func and tracers can observe.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
 
-#include "row.h"
+#include "bound_operator.h"
 
 namespace fusedops::torch_autograd {
 
-// What a node keeps of the forward. A tensor is undefined where there is none.
-class Kept {
+// The values that a node saves in the forward. An absent tensor is undefined.
+class SavedValues {
  public:
-  explicit Kept(c10::ArrayRef<c10::IValue> rest) : rest(rest) {}
-  virtual ~Kept() = default;
-  virtual at::Tensor tensor(size_t place) = 0;  // of Row::saved
+  explicit SavedValues(c10::ArrayRef<c10::IValue> rest) : rest(rest) {}
+  virtual ~SavedValues() = default;
+  virtual at::Tensor tensor(size_t place) = 0;  // place in BoundOperator::saved
 
   const c10::ArrayRef<c10::IValue> rest;  // numbers and attributes
 };
 
-// The gradient of every input; undefined where it is not wanted or nothing flows.
-torch::autograd::variable_list gradients(const Row& row, const torch::autograd::variable_list& upstream, Kept& kept,
-                                         Mask wanted);
+// The gradient of every input; undefined if it is not wanted, or if no upstream gradient is defined.
+torch::autograd::variable_list gradients(const BoundOperator& bound, const torch::autograd::variable_list& upstream,
+                                         SavedValues& saved, Mask wanted);
 
 }  // namespace fusedops::torch_autograd

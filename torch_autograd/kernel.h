@@ -1,5 +1,5 @@
-// What the dispatcher calls for torch.ops.fusedops.<op> where autograd is on: once for each transform of torch.func
-// that differentiates, with tensors of that level alone.
+// The autograd kernel of torch.ops.fusedops.<op>. The dispatcher calls it once per differentiating transform of
+// torch.func, with tensors of that level only.
 #pragma once
 
 #include <ATen/core/boxing/BoxedKernel.h>
@@ -7,17 +7,17 @@
 #include <memory>
 #include <utility>
 
-#include "row.h"
+#include "bound_operator.h"
 
 namespace fusedops::torch_autograd {
 
 class Kernel : public c10::OperatorKernel {
  public:
-  explicit Kernel(std::shared_ptr<const Row> row) : row_(std::move(row)) {}
+  explicit Kernel(std::shared_ptr<const BoundOperator> bound) : bound_(std::move(bound)) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) const;
 
  private:
-  std::shared_ptr<const Row> row_;
+  std::shared_ptr<const BoundOperator> bound_;
 };
 
 }  // namespace fusedops::torch_autograd

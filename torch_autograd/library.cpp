@@ -1,4 +1,4 @@
-// Registers the kernel of every operator of the core's table with torch.
+// Registers the autograd kernel of every operator of the core's table with torch.
 #include <torch/library.h>
 
 #include <exception>
@@ -16,10 +16,11 @@ class Registration {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (; registered_ < operators().size(); ++registered_) {
       const Operator& op = *operators()[registered_];
-      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::") + op.name, ""})) continue;  // refused
-      const auto row = std::make_shared<const Row>(op);
+      if (!c10::Dispatcher::singleton().findSchema({std::string("fusedops::") + op.name, ""}))
+        continue;  // refused by torch
+      const auto bound = std::make_shared<const BoundOperator>(op);
       for (torch::Library* library : {&cpu_, &cuda_})
-        library->impl(op.name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(row)));
+        library->impl(op.name, torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(bound)));
     }
   }
 
@@ -33,9 +34,8 @@ class Registration {
 }  // namespace
 }  // namespace fusedops::torch_autograd
 
-// Registers the new operators of the table that torch has not refused, and is called behind
-// fusedops_torch_register_new(). Returns null, or a sentence that lasts until the thread's next. The registrations last
-// as long as the process.
+// Registers the new operators of the table that torch has not refused. Call it after fusedops_torch_register_new().
+// Returns null, or an error message that is valid until the thread's next one. Registrations are never removed.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_register_autograd() try {
   static auto* const registration = new fusedops::torch_autograd::Registration();
   registration->register_new();

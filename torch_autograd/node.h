@@ -1,11 +1,11 @@
-// What autograd keeps of one call of an operator: the node of its backward graph. It is made as torch's generated code
-// makes its own, since torch::autograd::Function does not work under torch.func.
+// The autograd node of one call of an operator. It is made as in torch's generated code, since
+// torch::autograd::Function does not work under torch.func.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
-#include "row.h"
+#include "bound_operator.h"
 
 namespace fusedops::torch_autograd {
 
@@ -15,17 +15,17 @@ class Backward : public torch::autograd::Node {
   using Pointer = decltype(std::declval<Node&>().getptr());
   using variable_list = torch::autograd::variable_list;
 
-  // Before the call: keeps what the gradients of `wanted` inputs read of its arguments.
-  static Pointer make(const Row& row, c10::ArrayRef<c10::IValue> arguments, Mask wanted);
-  Backward(const Row& row, c10::ArrayRef<c10::IValue> arguments, Mask wanted);
+  // Before the call: saves the arguments that the gradients of `wanted` inputs read.
+  static Pointer make(const BoundOperator& bound, c10::ArrayRef<c10::IValue> arguments, Mask wanted);
+  Backward(const BoundOperator& bound, c10::ArrayRef<c10::IValue> arguments, Mask wanted);
 
-  // After it: gives the outputs their history, and keeps what is read of them.
+  // After the call: sets the history of the outputs, and saves those that the gradients read.
   static void finish(const Pointer& node, c10::ArrayRef<c10::IValue> outputs);
 
-  std::string name() const override { return row_.node; }
+  std::string name() const override { return bound_.node; }
   void release_variables() override;
 
-  // For torch's compiled autograd, in compiled.cpp.
+  // For compiled autograd: compiled.cpp.
   void compiled_args(torch::autograd::CompiledNodeArgs& args) const override;
   variable_list apply_with_saved(const variable_list& upstream, torch::autograd::SwapSavedVariables& swap) override;
 
@@ -35,8 +35,8 @@ class Backward : public torch::autograd::Node {
   // The inputs whose gradients this run of the engine asks for.
   Mask wanted() const;
 
-  const Row& row_;
-  uint64_t read_ = 0;  // which of Row::saved
+  const BoundOperator& bound_;
+  uint64_t read_ = 0;  // bit mask of BoundOperator::saved
   std::vector<torch::autograd::SavedVariable> saved_;
   std::vector<c10::IValue> rest_;
 };

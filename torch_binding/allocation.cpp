@@ -18,7 +18,7 @@ struct Request {
   Device device;
 };
 
-// at::_ops::empty_strided::call, with torch's C++ types as they lie in memory.
+// at::_ops::empty_strided::call, with types of the same memory layout as torch's C++ types.
 struct Ints {
   const int64_t* data;
   size_t size;
@@ -26,7 +26,7 @@ struct Ints {
 struct Place {
   int8_t type, index;
 };
-struct Result {  // an at::Tensor, which is handed over in memory because it has a destructor
+struct Result {  // an at::Tensor; the destructor makes the ABI return it in memory
   void* impl;
   ~Result() {}
 };
@@ -36,8 +36,8 @@ constexpr const char* kEmptyStrided =
     "_ZN2at4_ops13empty_strided4callEN3c108ArrayRefINS2_6SymIntEEES5_St8optionalINS2_10ScalarTypeEES6_INS2_6LayoutEES6_"
     "INS2_6DeviceEES6_IbE";
 
-// The request once more, by torch's C++, whose exceptions reach Python with their type and words. The stable ABI has no
-// such function: this one is looked up, and only once a request has failed. Null in a torch without one of this name.
+// Repeats a failed request with torch's C++ function, whose exceptions reach Python with type and message. The stable
+// ABI has no such function, so it is looked up by name. Null if this version of torch does not have it.
 AtenTensorHandle repeat(const Request& request) {
   const auto function = reinterpret_cast<EmptyStrided>(find_in_torch("libtorch_cpu.so", kEmptyStrided));
   if (!function) return nullptr;

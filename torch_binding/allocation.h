@@ -5,11 +5,11 @@
 
 namespace fusedops::torch_binding {
 
-// An uninitialised row-major tensor, whose rows may be padded_row() apart. Throws what torch.empty_strided throws:
+// An uninitialised row-major tensor. If `padded`, its row stride is padded_row(). Throws as torch.empty_strided does:
 // torch.OutOfMemoryError on a GPU.
 Tensor empty(DType dtype, const int64_t* sizes, int rank, Device device, bool padded = false);
 
-// The same values, row-major.
+// A row-major copy of a tensor.
 Tensor contiguous(const Tensor& tensor, const View& view, Device device);
 
 }  // namespace fusedops::torch_binding

@@ -29,13 +29,13 @@ struct Arguments {
     std::vector<Tensor> tensors;
     std::vector<View> views;
     std::vector<Device> devices;
-  } items;                        // of all lists, one list behind the other
-  size_t first[kMaxInputs] = {};  // of a list, among them
+  } items;                        // of all lists, concatenated
+  size_t first[kMaxInputs] = {};  // position of a list in `items`
   int64_t counts[kMaxInputs] = {};
   double scalars[kMaxInputs] = {};
   Value attributes[kMaxAttributes];
 
-  // All handles are owned before anything may throw. Nothing is asked of a tensor yet: look_at_tensors() does.
+  // Takes ownership of all handles before anything may throw. look_at_tensors() queries the tensors.
   Arguments(const Operator& op, const StableIValue* stack) {
     for (size_t i = 0; i < op.inputs.size(); ++i, ++stack) {
       if (op.inputs[i].kind == Kind::list)
@@ -57,14 +57,14 @@ struct Arguments {
     for (const AtenTensorHandle handle : handles) items.tensors.emplace_back(handle);
   }
 
-  // The device of the call, if all tensors are on one.
+  // The device of the first tensor. require_device() checks the others.
   Device first_device(const Operator& op) const {
     const size_t place = first_tensor(op);
     if (op.inputs[place].kind != Kind::list) return device_of(inputs[place]);
     return counts[place] > 0 ? device_of(items.tensors[first[place]]) : Device{aoti_torch_device_type_cpu(), 0};
   }
 
-  // All is asked of a tensor at once, while it is in the cache: lists may have more tensors than that holds.
+  // Queries everything about one tensor while it is in the cache. Lists may have more tensors than fit.
   void look_at_tensors(const Operator& op) {
     items.views.reserve(items.tensors.size());
     items.devices.reserve(items.tensors.size());
@@ -103,7 +103,7 @@ struct Arguments {
   }
 };
 
-// What the core sees of the arguments: views of the tensors.
+// Describes the arguments to the core's `infer`.
 class TorchRule : public Rule {
  public:
   TorchRule(const Operator& op, const Arguments& arguments) : Rule(op, arguments.attributes), arguments_(arguments) {
@@ -147,8 +147,7 @@ void require_device(const Operator& op, const Arguments& arguments, Device devic
   }
 }
 
-// Tensors that the operator cannot read as they lie: it gets copies in contiguous memory. What it updates is copied
-// back.
+// Contiguous copies of tensors whose layout the operator does not support. Mutated inputs are copied back.
 class Copies {
  public:
   explicit Copies(Device device) : device_(device) {}
@@ -158,26 +157,26 @@ class Copies {
     Tensor copy = contiguous(tensor, *view, device_);
     std::swap(tensor, copy);
     *view = view_of(tensor);
-    if (input.updated) updated_.emplace_back(std::move(copy), tensor.get());
+    if (input.updated) mutated_.emplace_back(std::move(copy), tensor.get());
   }
 
   void copy_back() const {
-    for (const auto& [tensor, copy] : updated_)
+    for (const auto& [tensor, copy] : mutated_)
       require(aoti_torch_copy_(tensor.get(), copy, /*non_blocking=*/0), "copy a tensor");
   }
 
  private:
   const Device device_;
-  std::vector<std::pair<Tensor, AtenTensorHandle>> updated_;
+  std::vector<std::pair<Tensor, AtenTensorHandle>> mutated_;
 };
 
-// An update of a tensor whose elements share memory has no meaning.
+// A mutated tensor must not have elements that share memory.
 Status check_distinct(const Input& input, const Operator& op, const View& view) {
   if (view.numel() == 0 || has_layout(view, Layout::contiguous)) return {};
-  std::array<std::pair<int64_t, int64_t>, kMaxRank> dims;  // strides and sizes, from the least stride on
+  std::array<std::pair<int64_t, int64_t>, kMaxRank> dims;  // (stride, size), sorted
   for (int d = 0; d < view.rank; ++d) dims[d] = {view.sizes[d] > 1 ? view.strides[d] : 0, view.sizes[d]};
   std::sort(dims.begin(), dims.begin() + view.rank);
-  int64_t extent = 1;  // of the dimensions before
+  int64_t extent = 1;  // of the previous dimensions
   for (int d = 0; d < view.rank; ++d) {
     const auto [stride, size] = dims[d];
     if (size > 1 && stride < extent)
@@ -189,7 +188,7 @@ Status check_distinct(const Input& input, const Operator& op, const View& view) 
   return {};
 }
 
-// The bytes from the first element of a view up to behind its last one.
+// The address range of a view.
 std::pair<const char*, const char*> range_of(const View& view) {
   int64_t last = 0;
   for (int d = 0; d < view.rank; ++d) last += (view.sizes[d] - 1) * view.strides[d];
@@ -197,19 +196,18 @@ std::pair<const char*, const char*> range_of(const View& view) {
   return {begin, view.numel() == 0 ? begin : begin + (last + 1) * size_of(view.dtype)};
 }
 
-// A kernel that updates a tensor must read no part of it by another name. (What does not lie as a kernel wants it is
-// copied before. Lists are not looked at: one tensor of an optimizer's is not another. Columns of one matrix that lie
-// beside each other are refused, too: their ranges overlap.)
+// A mutated input must not share memory with another input. Inputs that are copied are exempt, and so are lists: an
+// optimizer's tensors are distinct. Adjacent columns of one matrix are refused, too, since their ranges overlap.
 Status check_shared(const Operator& op, const Arguments& arguments) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const Input& updated = op.inputs[i];
-    if (!updated.updated || updated.kind == Kind::list || !has_layout(arguments.views[i], updated.layout)) continue;
+    const Input& mutated = op.inputs[i];
+    if (!mutated.updated || mutated.kind == Kind::list || !has_layout(arguments.views[i], mutated.layout)) continue;
     const auto [begin, end] = range_of(arguments.views[i]);
     for (size_t j = 0; j < op.inputs.size(); ++j) {
       if (j == i || !arguments.inputs[j] || !has_layout(arguments.views[j], op.inputs[j].layout)) continue;
       const auto [other_begin, other_end] = range_of(arguments.views[j]);
       if (begin < other_end && other_begin < end)
-        return Status::error("fusedops.", op.name, ": ", updated.name,
+        return Status::error("fusedops.", op.name, ": ", mutated.name,
                              " must have memory of its own, to be updated; got memory within the range of ",
                              op.inputs[j].name, "'s");
     }

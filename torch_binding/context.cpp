@@ -10,7 +10,7 @@
 namespace fusedops::torch_binding {
 namespace {
 
-// Looked up rather than linked: a torch without CUDA does not have it, and must be able to load this library.
+// Looked up at run time, so that this library loads in a torch without CUDA.
 void* current_stream(int32_t device_index) {
   using Function = AOTITorchError (*)(int32_t, void**);
   static const Function function = [] {
@@ -23,8 +23,8 @@ void* current_stream(int32_t device_index) {
 }
 
 void parallel(void*, int64_t count, int64_t cost, Context::Body body, void* closure) {
-  constexpr int64_t kWorthAThread = 20'000;  // nanoseconds
-  torch::stable::parallel_for(0, count, std::max<int64_t>(1, kWorthAThread / cost),
+  constexpr int64_t kMinNsPerThread = 20'000;
+  torch::stable::parallel_for(0, count, std::max<int64_t>(1, kMinNsPerThread / cost),
                               [&](int64_t begin, int64_t end) { body(closure, begin, end); });
 }
 

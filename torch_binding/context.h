@@ -1,4 +1,4 @@
-// What torch lends to one call: the current stream of the tensors' GPU, or its thread pool.
+// The core's execution context for one call: the current stream of the tensors' GPU, or torch's thread pool.
 #pragma once
 
 #include "core/declaration/context.h"

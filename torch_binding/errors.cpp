@@ -19,10 +19,10 @@ void require(const Status& status) {
 
 void require(AOTITorchError code, const char* what) {
   if (code == TORCH_SUCCESS) return;
-  using Words = const char* (*)();
-  const auto words = reinterpret_cast<Words>(  // of torch 2.13 and later
+  using Message = const char* (*)();
+  const auto message = reinterpret_cast<Message>(  // since torch 2.13
       find_in_torch("libtorch_cpu.so", "torch_exception_get_what_without_backtrace"));
-  throw std::runtime_error(words ? words() : std::string("fusedops: torch could not ") + what);
+  throw std::runtime_error(message ? message() : std::string("fusedops: torch could not ") + what);
 }
 
 }  // namespace fusedops::torch_binding

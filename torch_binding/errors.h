@@ -1,5 +1,5 @@
-// Errors of torch's own on their way to the user. torch's C functions return a code where torch throws: the type of the
-// exception is lost, and before torch 2.13 its words are, too.
+// Errors of torch's C functions. They return a code where torch's C++ throws, so the exception's type is lost, and
+// before torch 2.13 also its message.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>
@@ -8,11 +8,11 @@
 
 namespace fusedops::torch_binding {
 
-// A function that only some versions or builds of torch have; null if this one has not, or has not loaded the library.
+// A function that only some versions or builds of torch have. Null if it is missing or its library is not loaded.
 void* find_in_torch(const char* library, const char* function);
 
-// Throws what is not well: the core's sentence as it stands, or, of one of torch's C functions, torch's words. Before
-// torch 2.13 these are that it could not do `what`. No macro of torch's own: their sentences name a file and its line.
+// Throws if the status or code is an error, with the core's message or torch's message. Before torch 2.13 the latter is
+// "torch could not <what>". Not torch's macros, whose messages name a file and a line.
 void require(const Status& status);
 void require(AOTITorchError code, const char* what);
 

@@ -1,5 +1,5 @@
-// Registers every operator of the core's table with torch, as torch.ops.fusedops.<op>. Python and torch_autograd/ add
-// autograd to it. What the table starts with is registered at load, and what a process adds when it says so.
+// Registers every operator of the core's table with torch, as torch.ops.fusedops.<op>, without autograd. Built-in
+// operators are registered at load, added ones by fusedops_torch_register_new().
 #include <torch/csrc/stable/library.h>
 
 #include <array>
@@ -18,7 +18,7 @@ namespace {
 
 using torch::stable::detail::StableLibrary;
 
-// A boxed kernel carries no data of its own, so that each place in the table needs a function of its own.
+// A boxed kernel carries no data, so each position in the table needs its own function.
 template <auto kCall, size_t kPlace>
 void kernel_at(StableIValue* stack, uint64_t, uint64_t) {
   kCall(*operators()[kPlace], stack);
@@ -31,7 +31,7 @@ constexpr auto kKernels = []<size_t... kPlace>(std::index_sequence<kPlace...>) {
 
 class Registration {
  public:
-  // Calls `refused(sentence)` for each operator that torch refuses. The others are registered all the same.
+  // Calls `refused(message)` for each operator that torch refuses, and registers all others.
   template <class Refused>
   void register_new(Refused&& refused) {
     const std::lock_guard lock(mutex_);
@@ -66,7 +66,7 @@ Registration& registration() {
   return *registration;
 }
 
-// Null, or the first refusal, which lasts until the thread's next.
+// Null, or the first refusal, which is valid until the thread's next call.
 const char* register_new() {
   thread_local std::string refusal;
   refusal.clear();
@@ -83,6 +83,6 @@ const bool registered_at_load =
 }  // namespace
 }  // namespace fusedops::torch_binding
 
-// Registers the operators that were added to the table and are not registered yet, but for those that torch refuses.
-// Returns null, or a sentence about the first of these, which lasts until the thread's next.
+// Registers operators that were added to the table. Returns null, or torch's error message for the first one that it
+// refuses, which is valid until the thread's next call.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_torch_register_new() { return fusedops::torch_binding::register_new(); }

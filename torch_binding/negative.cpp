@@ -63,7 +63,7 @@ bool has_negative_kernel(const Operator& op) {
 }
 
 void call_negative(const Operator& op, StableIValue* stack) {
-  std::vector<std::vector<Tensor>> inputs;  // all are owned before anything may throw
+  std::vector<std::vector<Tensor>> inputs;  // takes ownership of all before anything may throw
   for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(take(op.inputs[i].kind, stack[i]));
 
   std::vector<std::pair<Tensor, Tensor>> mutated;  // mutated tensors, each with its copy

@@ -5,14 +5,14 @@
 namespace fusedops::torch_binding {
 namespace {
 
-// `place`: among the inputs; the memory of each that is updated has a letter of its own.
-std::string input(const Input& input, size_t place, bool has_default) {
+// Each mutated input has its own alias letter, by its place among the inputs.
+std::string input(const Input& input, size_t place, bool is_default_none) {
   const std::string tensor = input.updated ? std::string("Tensor(") + static_cast<char>('a' + place) + "!)" : "Tensor";
   switch (input.kind) {
     case Kind::tensor:
       return tensor + " " + input.name;
     case Kind::optional:
-      return tensor + "? " + input.name + (has_default ? "=None" : "");
+      return tensor + "? " + input.name + (is_default_none ? "=None" : "");
     case Kind::scalar:
       return tensor + "? " + input.name;
     case Kind::list:
@@ -22,8 +22,8 @@ std::string input(const Input& input, size_t place, bool has_default) {
 }
 static_assert(kMaxInputs <= 26);
 
-// As in Python, only behind the last input that has to be given.
-bool may_be_left_out(const Operator& op, size_t input) {
+// True if only optional inputs follow: as in Python, others cannot have a default.
+bool has_default(const Operator& op, size_t input) {
   return std::all_of(op.inputs.begin() + input, op.inputs.end(),
                      [](const Input& declared) { return declared.kind == Kind::optional; });
 }
@@ -42,7 +42,7 @@ void append(std::string& list, const std::string& item) { list += (list.empty() 
 
 std::string schema(const Operator& op) {
   std::string arguments, results;
-  for (size_t i = 0; i < op.inputs.size(); ++i) append(arguments, input(op.inputs[i], i, may_be_left_out(op, i)));
+  for (size_t i = 0; i < op.inputs.size(); ++i) append(arguments, input(op.inputs[i], i, has_default(op, i)));
   for (const Input& declared : op.inputs)
     if (declared.kind == Kind::scalar) append(arguments, std::string("float ") + declared.name + "_value=0.0");
   for (const Attribute& declared : op.attributes) append(arguments, attribute(declared));

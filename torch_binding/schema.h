@@ -9,8 +9,8 @@ namespace fusedops::torch_binding {
 
 // axpby(Tensor? a, Tensor x, Tensor b, float a_value=0.0) -> (Tensor y)
 //
-// A scalar input is a tensor; where it is None, the number in <name>_value takes its place. Nothing is keyword-only:
-// torch takes twice as long over a call with keywords. Inputs that are updated are marked:
+// A scalar input is a tensor, or None if the number is in <name>_value. Nothing is keyword-only, since torch takes
+// twice as long for a call with keywords. Mutated inputs are marked:
 //
 // adamw(Tensor(a!)[] params, Tensor[] grads, ...) -> ()
 std::string schema(const Operator& op);

@@ -31,7 +31,7 @@ constexpr struct {
     {ScalarType::Float8_e5m2, DType::f8_e5m2},
 };
 
-// By the numbers that torch's C interface has for them: the conversion to a ScalarType throws where the core has none.
+// Compares the numbers of torch's C interface: the conversion to a ScalarType throws for dtypes that it does not know.
 DType core_type(int32_t dtype) {
   static const auto numbers = [] {
     std::array<int32_t, std::size(kPairs)> found;
@@ -62,7 +62,7 @@ View view_of(const Tensor& tensor, bool written) {
       aoti_torch_get_sizes(tensor.get(), &sizes), aoti_torch_get_strides(tensor.get(), &strides),
       written ? torch_get_mutable_data_ptr(tensor.get(), &data) : torch_get_const_data_ptr(tensor.get(), &only_read)};
   for (const AOTITorchError code : codes) require(code, "look at a tensor");
-  // The core writes through the views of outputs, and of what it updates, only.
+  // The core writes only to views of outputs and of mutated inputs.
   return {written ? data : const_cast<void*>(only_read), core_type(dtype), static_cast<int>(rank), sizes, strides};
 }
 

@@ -1,4 +1,4 @@
-// Between torch's tensors and the core's views.
+// Converts torch's tensors to the core's views.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -15,17 +15,16 @@ struct DeleteHandle {
   void operator()(AtenTensorHandle handle) const { aoti_torch_delete_tensor_object(handle); }
 };
 
-// Owns a handle of torch's alone. torch::stable::Tensor shares it, for which it allocates memory: too much work for
+// Unique ownership of a handle. torch::stable::Tensor has shared ownership and allocates memory for it, too slow for
 // lists of thousands of tensors.
 using Tensor = std::unique_ptr<AtenTensorOpaque, DeleteHandle>;
 
 torch::headeronly::ScalarType scalar_type(DType dtype);
 
-// `written`: torch copies the elements first, to the current device, where several tensors share them until one is
-// written (torch._lazy_clone).
+// If `written`, torch first materializes a lazy copy (torch._lazy_clone) on the current device.
 View view_of(const Tensor& tensor, bool written = false);
 
-// A rule's shape of a tensor that is there.
+// Sets the shape of a present tensor.
 void describe(const View& view, Shape* shape);
 
 struct Device {

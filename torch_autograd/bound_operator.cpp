@@ -1,4 +1,4 @@
-#include "row.h"
+#include "bound_operator.h"
 
 #include <algorithm>
 #include <string_view>
@@ -25,13 +25,13 @@ size_t place_among_arguments(const c10::FunctionSchema& schema, const std::strin
   return static_cast<size_t>(*place);
 }
 
-// Resolves the names that one step of a row's derivative speaks of.
+// Resolves the names in one step of an operator's derivative.
 class Binding {
  public:
-  Binding(Row& row, const Step& declared) : row_(row), declared_(declared) {}
+  Binding(BoundOperator& bound, const Step& declared) : bound_(bound), declared_(declared) {}
 
   BoundStep bind() {
-    if (declared_.if_wanted) step_.if_wanted = bit(*place_of(row_.op.inputs, declared_.if_wanted));
+    if (declared_.if_wanted) step_.if_wanted = bit(*place_of(bound_.op.inputs, declared_.if_wanted));
     if (declared_.op) {
       step_.op = find(declared_.op);
       called_ = find_operator(declared_.op);
@@ -44,7 +44,7 @@ class Binding {
 
  private:
   void add(const Step::Gradient& gradient) {
-    const size_t input = *place_of(row_.op.inputs, gradient.input);
+    const size_t input = *place_of(bound_.op.inputs, gradient.input);
     const size_t source = called_ ? *place_of(called_->outputs, gradient.source) : *upstream(gradient.source);
     step_.gradients.push_back({input, source});
     step_.gives |= bit(input);
@@ -71,8 +71,8 @@ class Binding {
     }
     argument = {.from = Argument::From::saved, .place = save(source)};
     if (input.only_for) argument.inputs = given_by(input.only_for);
-    const auto given = place_of(row_.op.inputs, source);
-    if (input.kind != Kind::scalar || !given || row_.op.inputs[*given].kind != Kind::scalar) return;
+    const auto given = place_of(bound_.op.inputs, source);
+    if (input.kind != Kind::scalar || !given || bound_.op.inputs[*given].kind != Kind::scalar) return;
     const size_t number = place_among_arguments(step_.op->schema(), std::string(input.name) + "_value");
     step_.arguments[number] = {.from = Argument::From::rest, .place = rest(std::string(source) + "_value")};
   }
@@ -82,7 +82,7 @@ class Binding {
     Step::Passed passed{attribute.name, attribute.name};
     for (const Step::Passed& declared : declared_.attributes)
       if (name == declared.attribute) passed = declared;
-    if (place_of(row_.op.attributes, passed.source)) {
+    if (place_of(bound_.op.attributes, passed.source)) {
       argument->from = passed.negated ? Argument::From::negated : Argument::From::rest;
       argument->place = rest(passed.source);
     } else if (name.starts_with("need_")) {
@@ -93,12 +93,12 @@ class Binding {
 
   // The differentiable output whose gradient has this name.
   std::optional<size_t> upstream(std::string_view name) const {
-    for (size_t i = 0; i < row_.differentiable.size(); ++i)
-      if (name == std::string("d") + row_.op.outputs[row_.differentiable[i]].name) return i;
+    for (size_t i = 0; i < bound_.differentiable.size(); ++i)
+      if (name == std::string("d") + bound_.op.outputs[bound_.differentiable[i]].name) return i;
     return std::nullopt;
   }
 
-  // The inputs of the forward whose gradient this output of the step's operator is.
+  // The inputs of the forward whose gradient is this output of the step's operator.
   Mask given_by(std::string_view output) const {
     Mask inputs = 0;
     for (const auto& gradient : step_.gradients)
@@ -107,21 +107,21 @@ class Binding {
   }
 
   size_t save(std::string_view name) {
-    const auto input = place_of(row_.op.inputs, name);
-    const Saved wanted{input ? *input : *place_of(row_.op.outputs, name), !input};
+    const auto input = place_of(bound_.op.inputs, name);
+    const Saved wanted{input ? *input : *place_of(bound_.op.outputs, name), !input};
     const auto same = [&](const Saved& s) { return s.place == wanted.place && s.is_output == wanted.is_output; };
-    const auto found = std::find_if(row_.saved.begin(), row_.saved.end(), same);
-    if (found != row_.saved.end()) return static_cast<size_t>(found - row_.saved.begin());
-    row_.saved.push_back(wanted);
-    return row_.saved.size() - 1;
+    const auto found = std::find_if(bound_.saved.begin(), bound_.saved.end(), same);
+    if (found != bound_.saved.end()) return static_cast<size_t>(found - bound_.saved.begin());
+    bound_.saved.push_back(wanted);
+    return bound_.saved.size() - 1;
   }
 
-  // The place among the forward's numbers and attributes.
+  // The position among the forward's numbers and attributes.
   size_t rest(const std::string& name) const {
-    return place_among_arguments(row_.schema, name) - row_.op.inputs.size();
+    return place_among_arguments(bound_.schema, name) - bound_.op.inputs.size();
   }
 
-  Row& row_;
+  BoundOperator& bound_;
   const Step& declared_;
   const Operator* called_ = nullptr;
   BoundStep step_;
@@ -129,12 +129,12 @@ class Binding {
 
 }  // namespace
 
-Row::Row(const Operator& op)
+BoundOperator::BoundOperator(const Operator& op)
     : op(op),
       node(type_name(op.name) + "Backward"),
       schema(find(op.name).schema()),
       arguments(schema.arguments().size()),
-      is_plain(!is_differentiable(op)) {
+      has_derivative(is_differentiable(op)) {
   for (size_t i = 0; i < op.outputs.size(); ++i)
     if (!op.outputs[i].saved) differentiable.push_back(i);
   for (const Step& step : op.derivative) {
