@@ -49,7 +49,9 @@ __all__ = ["convert", "explain", "load", "revert"]
 __all__ += functions.__all__
 
 
-lazy.import_with("torch.distributed.tensor", "fusedops.torch.distributed.strategies")  # takes a second
+# Both modules of torch take long to import.
+lazy.import_with("torch.distributed.tensor", "fusedops.torch.distributed.strategies")
+lazy.import_with("torch.utils.flop_counter", "fusedops.torch.flops")
 
 
 def __dir__() -> list[str]:

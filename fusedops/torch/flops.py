@@ -1,25 +1,18 @@
 """Registers the formulas of fusedops/flops.py with torch.utils.flop_counter.
 
-That module imports Triton, which takes as long as importing fusedops, so the registration waits for its first import.
+`fusedops.torch` imports this module with torch's, which imports Triton and takes as long as all of fusedops.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import register_flop_formula
 
 from fusedops.declarations import Operator
 from fusedops.flops import FLOPS, Formula
 from fusedops.torch.library import SIGNATURES, Signature, for_each
-
-_COUNTER = "torch.utils.flop_counter"
 
 
 def _counted(signature: Signature, formula: Formula) -> Any:
@@ -40,32 +33,7 @@ def _register(operator: Operator) -> None:
     formula = FLOPS.get(operator.name)
     if formula:
         registered = getattr(torch.ops.fusedops, operator.name)
-        sys.modules[_COUNTER].register_flop_formula(registered)(_counted(SIGNATURES[operator.name], formula))
+        register_flop_formula(registered)(_counted(SIGNATURES[operator.name], formula))
 
 
-class _AtImport(MetaPathFinder):
-    """Registers the formulas after torch's module has been imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _COUNTER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def load_and_register(module: ModuleType) -> None:
-            load(module)
-            for_each(_register)
-
-        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
-        return spec
-
-
-if _COUNTER in sys.modules:
-    for_each(_register)
-else:
-    sys.meta_path.insert(0, _AtImport())
+for_each(_register)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fusedops.declarations import Operator
-from fusedops.torch import autograd, autograd_library, flops, internals, mapping, shapes  # noqa: F401  they register kernels
+from fusedops.torch import autograd, autograd_library, internals, mapping, shapes  # noqa: F401  they register kernels
 from fusedops.torch.arguments import argument_parser
 from fusedops.torch.autocast import autocast
 from fusedops.torch.calls import spelled_out

@@ -16,8 +16,8 @@ from fusedops.torch import nn
 from fusedops.torch.nn.linear import product_dtype
 from fusedops.torch.nn.main_grad import has_main_grad, is_added
 
-_MIN_WEIGHTS = 2**20  # both products of smaller layers take little time
-_MIN_ROWS = 8
+_FEWEST_WEIGHTS = 2**20  # both products of smaller layers take little time
+_FEWEST_ROWS = 8
 _SERVED = "torch's own product serves as well"
 
 
@@ -28,7 +28,7 @@ def is_served(layer: torch.nn.Linear) -> bool:
 
 def _is_aligned(layer: torch.nn.Linear) -> bool:
     inputs, outputs = layer.in_features, layer.out_features
-    return (inputs % 8 == 0 and outputs % 8 == 0) or inputs * outputs < _MIN_WEIGHTS
+    return (inputs % 8 == 0 and outputs % 8 == 0) or inputs * outputs < _FEWEST_WEIGHTS
 
 
 class PlainLinear(nn.Linear):
@@ -64,4 +64,4 @@ class PlainLinear(nn.Linear):
 
 def _has_few_rows(x: Tensor) -> bool:
     """True if cuBLAS reads a misaligned weight in less time than our kernel copies it."""
-    return x.dim() < 2 or x.shape[:-1].numel() < _MIN_ROWS
+    return x.dim() < 2 or x.shape[:-1].numel() < _FEWEST_ROWS

@@ -130,7 +130,7 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         return functional.linear(y, self.out_proj.weight, self.out_proj.bias), None
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """What the heads read; of one input, by one product, whose result they read in place."""
+        """Queries, keys and values before the split into heads; for a single input, views of one product's result."""
         bias = self.in_proj_bias
         if self.in_proj_weight is not None and query is key is value:
             return functional.linear(query, self.in_proj_weight, bias).chunk(3, -1)
@@ -149,6 +149,6 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
 
 
 def _is_square(query: Tensor, key: Tensor, batch_first: bool) -> bool:
-    """Whether there are as many queries as keys."""
+    """True if there are as many queries as keys."""
     dim = 1 if batch_first and query.dim() == 3 else 0
     return query.shape[dim] == key.shape[dim]

@@ -12,7 +12,7 @@ import fusedops.torch as fo
 from fusedops.torch import internals
 from fusedops.torch.nn.layer import FusedLayer, is_plain, unfused_pass
 
-_MIN_ELEMENTS_ON_GPU = 2**24  # below, the launch that draws a seed takes longer than torch's mask
+_FEWEST_ON_GPU = 2**24  # below, the launch that draws a seed takes longer than torch's mask
 
 
 class Dropout(FusedLayer, nn.Dropout):
@@ -120,6 +120,6 @@ def _have_equal_types(x: Tensor, y: Tensor) -> bool:
 
 def _too_few(x: Tensor) -> str | None:
     """The reason why torch's own code is as fast, or None. In eager code the seed takes one more launch."""
-    if not x.is_cuda or torch.compiler.is_compiling() or internals.shape(x).numel() >= _MIN_ELEMENTS_ON_GPU:
+    if not x.is_cuda or torch.compiler.is_compiling() or internals.shape(x).numel() >= _FEWEST_ON_GPU:
         return None
     return "on a GPU, torch's own kernel is as fast for so few elements"

@@ -106,7 +106,7 @@ def unfused_input(x: Any, what: str = "input") -> str | None:
 
 # Elements. In compiled code a smaller pass takes a GPU less time than the call of an operator takes the host, and the
 # compiler fuses torch's pass with its neighbors.
-_MIN_COMPILED_ELEMENTS = 2**22
+_FEWEST_COMPILED = 2**22
 
 
 def unfused_pass(x: Any) -> str | None:
@@ -119,7 +119,7 @@ def left_to_compiler(x: Any) -> str | None:
     # Dynamo does not run in torch.export, except in strict mode: exported programs may run without the compiler.
     if not torch.compiler.is_dynamo_compiling() or not isinstance(x, torch.Tensor) or is_cast(x):
         return None
-    if is_small_on_gpu(x, x.shape.numel(), _MIN_COMPILED_ELEMENTS):
+    if is_small_on_gpu(x, x.shape.numel(), _FEWEST_COMPILED):
         return "torch.compile makes one kernel of a pass over so few elements and what is around it"
     return None
 

@@ -100,7 +100,7 @@ def reason_to_call(dense: nn.Module) -> str | None:
 
 # FLOPs. In compiled code torch's product and a separate pass take a GPU less time for smaller products. In eager code
 # small models are bound by launches, of which ours has fewer.
-_MIN_COMPILED_FLOPS = 2**35
+_FEWEST_COMPILED = 2**35
 
 
 def takes_product(dense: Any, x: Tensor) -> bool:
@@ -110,7 +110,7 @@ def takes_product(dense: Any, x: Tensor) -> bool:
         return False
     if torch.compiler.is_compiling():
         flops = 2 * x.shape.numel() * weight.shape[0]
-        if is_small_on_gpu(x, flops, _MIN_COMPILED_FLOPS):
+        if is_small_on_gpu(x, flops, _FEWEST_COMPILED):
             return False
     return unfused_product(x, weight) is None and not reason_to_call(dense)
 

@@ -87,7 +87,7 @@ def is_known(kind: type) -> bool:
 
 
 def look_up(kind: type) -> Match | str | None:
-    """How a class is recognized; or the reason to skip it, if the report should name one; otherwise None."""
+    """The match of a class; or the reason to skip it, if the report should name one; otherwise None."""
     if str(kind.__module__).partition(".")[0] in ("torch", "fusedops") or not issubclass(kind, torch.nn.Module):
         return None
     if "forward" not in vars(kind) or issubclass(kind, FusedLayer):

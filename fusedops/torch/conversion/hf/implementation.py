@@ -153,7 +153,7 @@ def _unfused(module: Any, name: str) -> str | None:
 def _has_window(config: Any) -> bool:
     try:
         return getattr(config, "sliding_window", None) is not None
-    except Exception:  # a config whose layers differ refuses to be asked
+    except Exception:  # raised by a config whose layers differ
         return True
 
 
