@@ -124,12 +124,12 @@ class Derivative:
         # An integer or boolean output has no tangent.
         floating = [dtype.is_floating_point for _, dtype in ctx.outputs]
 
-        def of_floating(values: Sequence[Any]) -> Arguments:
+        def expanded(values: Sequence[Any]) -> Arguments:
             rest = iter(values)
-            return self.of_all_outputs([next(rest) if has_tangent else None for has_tangent in floating])
+            return self.with_saved_outputs([next(rest) if has_tangent else None for has_tangent in floating])
 
         def pull_back(*flowing: Any) -> Arguments:
-            dy = of_floating(flowing)
+            dy = expanded(flowing)
             gradients = [g for g, w in zip(self.evaluate(ctx, saved, wanted, dy), wanted, strict=True) if w]
             return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(gradients, given, strict=True))
 
@@ -140,10 +140,10 @@ class Derivative:
                 x if x is None else forward_ad.unpack_dual(unwrapped(x), level=0).primal for x in ctx.saved_tensors
             )
             zeros = [given[0].new_zeros(shape, dtype=dtype) for shape, dtype in ctx.outputs if dtype.is_floating_point]
-            results = of_floating(neutral.vjp(pull_back, zeros, given))
+            results = expanded(neutral.vjp(pull_back, zeros, given))
         return results[0] if len(results) == 1 else results
 
-    def of_all_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
+    def with_saved_outputs(self, of_differentiable: Sequence[Any]) -> Arguments:
         """These values, with None for each saved output, which has neither gradient nor tangent."""
         if not self.constants:
             return tuple(of_differentiable)

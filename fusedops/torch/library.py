@@ -101,8 +101,4 @@ def add(operators: Callable[[], Any]) -> None:
         added()
 
 
-def _sign(operator: declarations.Operator) -> None:
-    SIGNATURES[operator.name] = Signature.of(operator)
-
-
-for_each(_sign)
+for_each(lambda operator: SIGNATURES.update({operator.name: Signature.of(operator)}))

@@ -46,21 +46,21 @@ def _packed(x: Tensor, offsets_q: Tensor, offsets_k: Tensor) -> tuple[Tensor, Te
 def _probabilities(scores: Tensor, masks: Sequence[Tensor]) -> Tensor:
     if not masks:
         return torch.softmax(scores, -1)
-    all_kept, lowered = _lowered(scores, kept)
-    return torch.where(all_kept, torch.softmax(lowered, -1), 0.0)
+    visible, lowered = _lowered(scores, masks)
+    return torch.where(visible, torch.softmax(lowered, -1), 0.0)
 
 
-def _log_sum_exp(scores: Tensor, kept: Sequence[Tensor]) -> Tensor:
-    if not kept:
+def _log_sum_exp(scores: Tensor, masks: Sequence[Tensor]) -> Tensor:
+    if not masks:
         return torch.logsumexp(scores, -1)
-    all_kept, lowered = _lowered(scores, kept)
-    return torch.where(all_kept.any(-1), torch.logsumexp(lowered, -1), -torch.inf)
+    visible, lowered = _lowered(scores, masks)
+    return torch.where(visible.any(-1), torch.logsumexp(lowered, -1), -torch.inf)
 
 
-def _lowered(scores: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _lowered(scores: Tensor, masks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The mask, and scores with the least number where it is False: with infinity, a row without any would be NaN."""
-    all_kept = functools.reduce(torch.logical_and, kept)
-    return all_kept, torch.where(all_kept, scores, torch.finfo(scores.dtype).min)
+    visible = functools.reduce(torch.logical_and, masks)
+    return visible, torch.where(visible, scores, torch.finfo(scores.dtype).min)
 
 
 def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -> Sequence[Tensor]:

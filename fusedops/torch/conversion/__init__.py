@@ -35,11 +35,11 @@ _Model = TypeVar("_Model", bound=torch.nn.Module)
 
 
 def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fuse_loss: bool = False) -> _Model:
-    """Converts every module of a model that fusedops knows to its kernels, and prints which ones.
+    """Converts every module of a model that fusedops knows to its kernels, and prints a report.
 
     A module changes in place, to a subclass of its own class that computes the same and adds no state: parameters,
-    buffers, state-dict keys, hooks, devices, the optimizer's references and all references to modules stay valid. A
-    second conversion does nothing more.
+    buffers, state-dict keys, hooks, devices and all references to modules and parameters stay valid. A second
+    conversion changes nothing.
 
     Known are `LayerNorm`, `RMSNorm`, `Softmax`, `Dropout`, `MultiheadAttention`, `CrossEntropyLoss`,
     `TransformerEncoderLayer` and `TransformerDecoderLayer` of torch.nn, and every class with a `forward` whose code is
@@ -47,35 +47,35 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
     copy it; `Linear` with a million weights or more whose inputs or outputs are no multiple of 8, such as the head of
     an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its subclasses that
-    keep its `forward`, where a `Linear` and an activation behind it are one `linear`: each call looks at the modules as
-    they are then. The names of the class, its attributes and variables may differ, and so may comments and annotations;
-    operations, constants, dtypes and their order may not. A class that differs in one place is kept, and the line is
-    printed if most of its code is that of a form. So is a class without a source file, and a subclass of any other
-    known class that has no `forward` of its own, because it may compute something else.
+    inherit its `forward`, where a `Linear` and the activation after it become one `linear`. Names of classes,
+    attributes and variables, comments and annotations may differ from the catalogue; operations, constants, dtypes and
+    their order may not. A class that differs is skipped; if most of its code is that of a form, the report has the
+    first different line. A class without a source file is skipped, and so is a subclass of any other known class that
+    has no `forward` of its own, because it may compute something else.
 
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
-    config get it, too. What the kernel does not compute of a call, such as the weights that `output_attentions` asks
-    for, transformers' own attention does. Dropout is the kernel's: as likely, but of other probabilities. A model that
-    counts its positions itself is not searched for packed sequences where it gets no `position_ids`.
+    config get it, too. Calls that the kernel does not support, such as those with `output_attentions`, go to
+    transformers' own attention. Dropout has the same rate, but drops other elements. A model that counts its positions
+    itself is not searched for packed sequences if it gets no `position_ids`.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
 
-    A dropout before a residual connection is drawn in the pass of the sum, or of the sum and its norm, where a block
-    with both is known. Its random numbers come from torch's generator by another way than torch's own, so that with the
-    same seed other elements are dropped than before; the report says so.
+    In a known block, a dropout before a residual connection is computed in the pass of the sum, or of the sum and its
+    norm. Its seed comes from torch's generator, but with the same seed it drops other elements than torch; the report
+    says so.
 
     With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm` and `softmax` in the
-    code of a module's own `forward` go to fusedops as well, where they compute the same: in the module's dtype, over
-    the last dimension, without class weights. The rest goes to torch's own functions, as does a call in a function or a
-    method that `forward` calls. The new class has a copy of the code with other global variables: those of the moment,
-    so that what is exchanged in its module later on, it does not see.
+    code of a module's own `forward` go to fusedops as well, if they compute the same: in the module's dtype, over the
+    last dimension, without class weights. Other calls, and calls in functions or methods that `forward` calls, go to
+    torch. The new class has a copy of the code with copied global variables, so later changes of variables in its
+    Python module have no effect.
 
     With `fuse_loss=True`, a causal language model of transformers whose head is a plain linear layer computes its loss
-    from the last hidden states, while it is in training mode and gets labels. Logits that are capped are capped within.
-    A model that does more with its logits than to cap them, or whose head an adapter or a quantizer has replaced,
-    returns its logits as before, and the report says why. A model that is converted already must be reverted first.
+    from the last hidden states, while it is in training mode and gets labels. A softcap of the logits is supported. A
+    model that uses its logits otherwise, or whose head is replaced by an adapter or a quantizer, returns logits as
+    before, and the report says why. A model that is converted already must be reverted first.
 
     The classes of transformers keep their names and modules, so that `save_pretrained` and `isinstance` work as before.
 
@@ -89,11 +89,11 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
     Args:
         model: any module.
-        verbose: whether to print what was replaced, what was not, and why. What was not has its share of the model's
-            parameters beside it; `explain` says what share of a step's time it takes.
-        functions: whether functions in the `forward` of a module of an unknown class are replaced, too.
-        fuse_loss: whether transformers' causal language models compute the loss by `linear_cross_entropy` in training:
-            with labels, they then return None for logits. The report says what that saves.
+        verbose: True to print replaced and skipped modules, with reasons. A skipped class has its share of the model's
+            parameters; `explain` measures its share of a step's time.
+        functions: True to replace functions in the `forward` of modules of unknown classes, too.
+        fuse_loss: True if transformers' causal language models compute the loss by `linear_cross_entropy` in training.
+            With labels, they then return None for logits. The report has the memory that this saves.
 
     Returns:
         The same model. If nothing in it could be converted, there is a warning.

@@ -18,7 +18,7 @@ from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.conversion.linear import PlainLinear, is_served
 from fusedops.torch.nn.layer import FusedLayer
 
-_OF_TORCH: dict[type, type] = {
+_TORCH_LAYERS: dict[type, type] = {
     torch.nn.CrossEntropyLoss: nn.CrossEntropyLoss,
     torch.nn.Dropout: nn.Dropout,
     torch.nn.LayerNorm: nn.LayerNorm,
@@ -30,7 +30,7 @@ _OF_TORCH: dict[type, type] = {
 }
 # The report mentions neither unconverted instances nor subclasses of these.
 _LINEAR: dict[type, type] = {torch.nn.Linear: PlainLinear}
-_ORIGINALS = {counterpart: kind for kind, counterpart in (_OF_TORCH | _LINEAR).items()}
+_ORIGINALS = {counterpart: kind for kind, counterpart in (_TORCH_LAYERS | _LINEAR).items()}
 
 _SERVED = "torch's own kernel serves as well"
 _SKIPPED: dict[type, str] = {
@@ -44,7 +44,7 @@ _SKIPPED: dict[type, str] = {
 
 class Modules(conversion.Rules):
     noun = "modules"
-    own = _OF_TORCH | _LINEAR
+    own = _TORCH_LAYERS | _LINEAR
     library = "transformers"
 
     def __init__(self, model: torch.nn.Module, functions: bool = False, fuse_loss: bool = False) -> None:
@@ -62,7 +62,7 @@ class Modules(conversion.Rules):
         return isinstance(thing, FusedLayer)
 
     def is_known(self, kind: type) -> bool:
-        return kind in _OF_TORCH or isinstance(self._look_up(kind), hf.Match)
+        return kind in _TORCH_LAYERS or isinstance(self._look_up(kind), hf.Match)
 
     def has_counterpart(self, kind: type) -> bool:
         if kind in self.own or self.is_known(kind) or sequential.is_sequential(kind):

@@ -26,7 +26,7 @@ from typing import Any
 _CONSTANTS = (bool, int, float, str, type(None))
 # (module, name) of known wrappers: this one recomputes a layer in the backward.
 _WRAPPERS = frozenset({("transformers.modeling_layers", "forward_with_checkpointing")})
-_OF_EVERY_MODULE = frozenset({"training"})  # attributes with the same meaning in all modules
+_COMMON_ATTRIBUTES = frozenset({"training"})  # attributes with the same meaning in all modules
 
 
 class NoSource(Exception):
@@ -318,7 +318,7 @@ class _FunctionReader:
             self.reader.methods[name] = None
             self.token("method" if gets_module else "static method")
             self.reader.function(method, gets_module)
-        elif name in _OF_EVERY_MODULE or hasattr(self.reader.kind, name):
+        elif name in _COMMON_ATTRIBUTES or hasattr(self.reader.kind, name):
             self.token("member", name)  # such as a property
         else:
             self.token("attribute", self.reader.attributes.setdefault(name, len(self.reader.attributes)))

@@ -30,32 +30,30 @@ _INTERVAL = 5.0  # seconds between lines of progress
 
 
 def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanation:
-    """Runs a training step of a model as it is and converted, and says what each kind of module takes.
+    """Measures a training step of a model, as it is and converted, by kinds of modules.
 
-    The result prints as a table: for each class of modules the time, and the memory that the forward keeps for the
-    backward, theirs beside ours; what could not be converted has its share of the step. `result.plot("step.png")` makes
-    a picture of it.
+    The result prints as a table: for each class of modules the time, and the memory that the forward saves for the
+    backward, theirs and ours, and the share of the step of unconverted classes. `result.plot("step.png")` plots it.
 
-    A step is forward and backward: of the model's loss, if its outputs have one under that name, else of the sum of the
-    means of all floating-point outputs. A model in evaluation mode runs in training mode. Both ways get the same random
-    numbers, in turns, and times are medians of 5 steps after 2 that are not counted; of fewer, if all that takes more
-    than 20 seconds. A module's time is that of its own code, without the modules within it. Where `convert` computes a
-    module's work in the module around it, such as a norm with the residual before it, its time is in that row.
+    A step is forward and backward of the model's loss, if its outputs have a member `loss`, else of the sum of the
+    means of all floating-point outputs. A model in evaluation mode runs in training mode. Steps of both models
+    alternate, with the same random numbers. Times are medians of 5 steps after 2 warm-up steps, or of fewer if that
+    takes more than 20 seconds. A module's time excludes its submodules. If `convert` computes a module's work in
+    another module, such as a norm with the residual before it, the time is in the row of that module.
 
-    On a CPU times are by the clock; on a GPU by events of the current stream, in which a GPU that waits for Python
-    counts as busy. The whole step is measured without a look inside, which takes time itself: prefer it to the sum. The
-    memory is that of the tensors that autograd saves, each once, without parameters, buffers and inputs. On a GPU the
-    step's peak is shown as well; torch's own record of the peak is reset for that.
+    Times are measured by the clock on a CPU, and by events of the current stream on a GPU, where waiting for Python
+    counts as busy. The whole step is measured separately, without the overhead of measuring its parts: prefer it to the
+    sum. The memory is that of tensors saved by autograd, each counted once, without parameters, buffers and inputs. On
+    a GPU the table includes the step's peak memory; this resets torch's own record of the peak.
 
-    The model stays as it came: classes, parameters, gradients, buffers, attributes of modules, hooks, training mode and
-    random numbers. What a forward itself writes into its inputs, into parameters, or into lists and dictionaries, such
-    as a cache of keys and values, stays there. Hooks of its modules and tensors run as in any step; those that torch
-    calls when a gradient is accumulated do not.
+    The model's classes, parameters, gradients, buffers, attributes, hooks, training mode and random numbers are
+    restored. Mutations of inputs, parameters, lists and dictionaries by the forward itself, such as a cache of keys and
+    values, stay. Hooks of modules and tensors run as in any step, except those for accumulated gradients.
 
     Args:
-        model: any module whose parameters are on one device. It may be converted already, also with `functions=True`:
-            "as it is" then means reverted.
-        inputs, kwargs: what to call it with.
+        model: any module whose parameters are on one device. If it is converted already, also with `functions=True`,
+            it is compared with the reverted model.
+        inputs, kwargs: the arguments of a call.
 
     Returns:
         An Explanation: `rows` of `kind`, `count`, `replaced`, `theirs` and `ours`, each with `seconds` and `saved`

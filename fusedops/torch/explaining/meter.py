@@ -27,7 +27,7 @@ class Meter:
     def __init__(self, kinds: Mapping[torch.nn.Module, type], device: torch.device) -> None:
         self._kinds = kinds
         self._on_gpu = device.type == "cuda"
-        self._kind: Kind = None
+        self.kind: Kind = None
         self._switches: list[tuple[Any, Kind]] = [(self._now(), None)]
         self._makers: list[tuple[int, Kind]] = [(0, None)]  # (first node, kind that makes it and the next ones)
 
@@ -45,7 +45,8 @@ class Meter:
             node: Any = nodes.pop()
             kind = self._makers[bisect_right(numbers, node._sequence_nr()) - 1][1]
             node.register_prehook(lambda _, kind=kind: self._switch(kind))
-            others = {other for other, _ in node.next_functions if other is not None and not _is_leaf(other)}
+            # AccumulateGrad, which has a variable, does not run in torch.autograd.grad.
+            others = {x for x, _ in node.next_functions if x is not None and not hasattr(x, "variable")}
             nodes += others - seen
             seen |= others
         self._switch(None)
@@ -61,12 +62,8 @@ class Meter:
         del spent[Meter]
         return dict(spent)
 
-    @property
-    def kind(self) -> Kind:
-        return self._kind
-
     def _call(self, original: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        outer = self._kind
+        outer = self.kind
         self._switch(self._kinds.get(module, outer))
         try:
             return original(module, *args, **kwargs)
@@ -74,8 +71,8 @@ class Meter:
             self._switch(outer)
 
     def _switch(self, kind: Kind) -> None:
-        if kind is not self._kind:
-            self._kind = kind
+        if kind is not self.kind:
+            self.kind = kind
             self._makers.append((internals.next_node(), kind))
             self._switches.append((self._now(), kind))
 
@@ -85,10 +82,6 @@ class Meter:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-
-def _is_leaf(node: Any) -> bool:
-    return hasattr(node, "variable")  # AccumulateGrad, which does not run in torch.autograd.grad
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fusedops.torch as fo
-from fusedops.torch.nn.layer import FusedLayer, as_original, name, of_two_dtypes, unfused_input
+from fusedops.torch.nn.layer import FusedLayer, as_original, mixed_dtypes, name, unfused_input
 
 _MOST_FEATURES = 256
 
@@ -85,7 +85,7 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         weight = self.out_proj.weight
         is_cast = torch.is_autocast_enabled(query.device.type)
         if not is_cast and any(x.dtype is not weight.dtype for x in (query, key, value)):
-            return of_two_dtypes(query, weight)
+            return mixed_dtypes(query, weight)
         if key_padding_mask is not None and key_padding_mask.dtype is not torch.bool:
             return f"key_padding_mask is {name(key_padding_mask.dtype)}, which is added to the scores"
         if _is_square(query, key, self.batch_first) and is_causal and attn_mask is not None:

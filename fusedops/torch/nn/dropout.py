@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.torch import internals
-from fusedops.torch.nn.layer import FusedLayer, is_plain, unfused_pass
+from fusedops.torch.nn.layer import FusedLayer, have_equal_types, is_plain, unfused_pass
 
 _FEWEST_ON_GPU = 2**24  # below, the launch that draws a seed takes longer than torch's mask
 
@@ -18,9 +18,8 @@ _FEWEST_ON_GPU = 2**24  # below, the launch that draws a seed takes longer than 
 class Dropout(FusedLayer, nn.Dropout):
     """input / (1 − p) where an element is kept, else 0, in training: `fusedops.torch.dropout`, which stores no mask.
 
-    The arguments are those of `torch.nn.Dropout`. The seed is drawn by torch's generator, so that torch.manual_seed
-    repeats a run, and torch.utils.checkpoint drops the same again; which elements are dropped with a seed is not what
-    torch drops with it.
+    The arguments are those of `torch.nn.Dropout`. torch's generator draws the seed, so torch.manual_seed repeats a run
+    and torch.utils.checkpoint drops the same elements again. For a given seed torch drops other elements.
 
     Call arguments:
         input: float64, float32, float16 or bfloat16, any shape.
@@ -109,13 +108,9 @@ def add_dropped(x: Tensor, residual: Tensor, rate: float) -> Tensor:
     """residual + dropout(x), in one pass if shapes and dtypes are equal; otherwise torch adds them."""
     if rate == 0:
         return residual + x
-    if unfused_rate(rate) or unfused_pass(x) or not _have_equal_types(x, residual):
+    if unfused_rate(rate) or unfused_pass(x) or not have_equal_types(x, residual):
         return residual + dropped(x, rate)
     return fo.dropout_add(x, residual, rate)
-
-
-def _have_equal_types(x: Tensor, y: Tensor) -> bool:
-    return isinstance(y, Tensor) and x.dtype is y.dtype and internals.shape(x) == internals.shape(y)
 
 
 def _too_few(x: Tensor) -> str | None:

@@ -81,6 +81,11 @@ def are_alike(x: torch.Tensor, other: Any) -> bool:
     return type(other) is torch.Tensor and other.dtype is x.dtype and other.shape == x.shape
 
 
+def have_equal_types(x: torch.Tensor, y: Any) -> bool:
+    """True if y is a tensor of x's dtype and shape."""
+    return isinstance(y, torch.Tensor) and x.dtype is y.dtype and internals.shape(x) == internals.shape(y)
+
+
 def parameter(module: torch.nn.Module, name: str) -> Any:
     """An attribute that is mostly a parameter, faster than `getattr`. Not for compiled code."""
     parameters = module._parameters
@@ -164,7 +169,7 @@ def unfused_norm(x: torch.Tensor, weight: torch.Tensor | None) -> str | None:
     if weight is None or weight.dtype is x.dtype:
         return left_to_compiler(x)
     # torch's own norms return another dtype for mixed dtypes, or refuse them.
-    return None if is_mixed(x, weight) else of_two_dtypes(x, weight)
+    return None if is_mixed(x, weight) else mixed_dtypes(x, weight)
 
 
 def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
@@ -172,7 +177,7 @@ def is_mixed(x: torch.Tensor, parameter: torch.Tensor) -> bool:
     return x.dtype in _HALF and parameter.dtype is torch.float32
 
 
-def of_two_dtypes(x: torch.Tensor, weight: torch.Tensor) -> str:
+def mixed_dtypes(x: torch.Tensor, weight: torch.Tensor) -> str:
     return f"the weight is {name(weight.dtype)} beside an input of {name(x.dtype)}"
 
 

@@ -20,8 +20,8 @@ from fusedops.torch.nn.layer import (
     as_original,
     is_small_on_gpu,
     joined,
+    mixed_dtypes,
     name,
-    of_two_dtypes,
     options,
     unfused_input,
     unfused_pass,
@@ -38,7 +38,7 @@ def unfused_weight(x: Any, weight: Any) -> str | None:
         return reason
     if type(weight) not in _PLAIN and _is_special(weight):
         return f"the weight is a {type(weight).__name__}"
-    return None if weight.dtype is x.dtype or _cast(x) is not None else of_two_dtypes(x, weight)
+    return None if weight.dtype is x.dtype or _cast(x) is not None else mixed_dtypes(x, weight)
 
 
 def _torch_function(kind: Any) -> Any:
@@ -122,7 +122,7 @@ def takes_plain_product(weight: Any, x: Tensor) -> bool:
     return x.is_cuda or x.dtype.itemsize > 2
 
 
-_OF_TORCH: dict[Activation, Callable[[Tensor], Tensor]] = {
+_TORCH_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -134,8 +134,8 @@ _OF_TORCH: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def _checked(layer: str, activation: Activation) -> Activation:
-    if activation not in _OF_TORCH:
-        choices = ", ".join(_OF_TORCH)
+    if activation not in _TORCH_ACTIVATIONS:
+        choices = ", ".join(_TORCH_ACTIVATIONS)
         raise ValueError(f"fusedops.torch.nn.{layer}: activation must be one of {choices}; got {activation!r}")
     return activation
 
@@ -166,13 +166,13 @@ class Linear(FusedLayer, nn.Linear):
         ValueError: `activation` is not one of those above, or `main_grad` has another shape or device than the weight.
 
     Gradient:
-        Where the weight has an attribute `main_grad`, as Megatron-LM and Transformer Engine give it, in float32, or in
-        float64 for a layer of float64, a backward that would add to `weight.grad` adds to it instead. The product that
-        makes the gradient adds its sums, without rounding them to 16 bits. Tensor hooks of the weight are called with
-        None. If the weight also has an attribute `grad_added_to_main_grad`, it becomes True; hooks and `weight.grad`
-        then get zeros. There is no double backward, forward mode or batched backward of such a layer; torch.compile
-        breaks its graph there, and refuses with `fullgraph=True`. torch.func and torch.jit.trace, whose programs have
-        no such effects, and torch.autograd.grad with respect to the weight have torch's gradient.
+        The weight may have an attribute `main_grad`, as in Megatron-LM and Transformer Engine, in float32, or in
+        float64 for a layer of float64. A backward then adds the gradient to it instead of `weight.grad`, without
+        rounding to 16 bits. Tensor hooks of the weight are called with None. If the weight also has an attribute
+        `grad_added_to_main_grad`, it becomes True; hooks and `weight.grad` then get zeros. Such a layer supports no
+        double backward, forward mode or batched backward. torch.compile breaks its graph there, and raises an error
+        with `fullgraph=True`. torch.func, torch.jit.trace and torch.autograd.grad with respect to the weight give
+        torch's gradient.
 
     torch's own code handles 16 bits on a CPU, where its products are faster, unless the weight has a main_grad; all
     other dtypes, devices and layouts; and weights that are quantized. The gradient of a weight that is quantized or
@@ -217,7 +217,7 @@ class Linear(FusedLayer, nn.Linear):
             return as_original(error, self._of_torch, input)
 
     def _of_torch(self, x: Tensor) -> Tensor:
-        return _OF_TORCH[self.activation](super().forward(x))
+        return _TORCH_ACTIVATIONS[self.activation](super().forward(x))
 
 
 class GatedLinear(FusedLayer, nn.Module):
@@ -226,14 +226,14 @@ class GatedLinear(FusedLayer, nn.Module):
     This is the first part of the feed-forward layers SwiGLU ("silu"), GEGLU ("gelu" or "gelu_tanh"), ReGLU ("relu"),
     GLU ("sigmoid") and the bilinear one ("identity").
 
-    Each projection is a `torch.nn.Linear` with the name that it has in Llama's MLPs. So their checkpoints load as they
-    are, the gradients are two tensors that nothing has to join, and what looks for layers by class or name, to shard,
-    adapt or quantize them, finds these two. A packed weight would save nothing: one kernel computes both products. A
-    projection that was replaced, or that has a hook, is called.
+    Each projection is a `torch.nn.Linear`, named as in Llama's MLPs. So Llama's checkpoints load unchanged, gradients
+    need no concatenation, and libraries that shard, adapt or quantize layers by class or name find both. A packed
+    weight would save nothing, since one kernel computes both products. A replaced projection, or one with hooks, is
+    called.
 
     Args:
         in_features, out_features: of each projection.
-        bias: whether each projection has one.
+        bias: True if each projection has a bias.
         activation: as in `Linear`.
         device, dtype: of the parameters.
 
@@ -296,12 +296,12 @@ class GatedLinear(FusedLayer, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.why_not(x):
-            return self.otherwise(self._in_parts, x)
+            return self.otherwise(self._unfused, x)
         gate, up = self.gate_proj, self.up_proj
         return fo.gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, self.activation)
 
-    def _in_parts(self, x: Tensor) -> Tensor:
+    def _unfused(self, x: Tensor) -> Tensor:
         gate, up = self.gate_proj(x), self.up_proj(x)
         if gate.dtype is up.dtype and not (unfused_pass(gate) or unfused_input(up)):
             return fo.gated_act(gate, up, self.activation)
-        return _OF_TORCH[self.activation](gate) * up
+        return _TORCH_ACTIVATIONS[self.activation](gate) * up

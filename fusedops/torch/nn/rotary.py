@@ -20,10 +20,10 @@ class RotaryEmbedding(FusedLayer, nn.Module):
     The angle of pair i at position p is p · base^(−2i/dim).
 
     Args:
-        dim: how many features are rotated, an even number; the features after them pass unchanged.
+        dim: the number of rotated features, even; the features after them pass unchanged.
         max_seq_len: the number of positions in the tables.
         base: of the angles.
-        interleaved: whether pair i is features 2i and 2i + 1.
+        interleaved: True if pair i is features 2i and 2i + 1.
         seq_dim: the dimension of x that holds the positions, -3 or -2.
         device: of the tables.
         dtype: float64 for tables of float64; otherwise they are float32.
@@ -101,14 +101,14 @@ class RotaryEmbedding(FusedLayer, nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         if internals.is_symbol(x):
-            return self.otherwise(self._recorded_alone, x, positions)
+            return self.otherwise(self._refuse_as_root, x, positions)
         if positions is None:
             cos, sin = self._first(x)
         else:
             cos, sin = (nn.functional.embedding(positions, table) for table in (self.cos, self.sin))
         return fo.rope(x, cos, sin, seq_dim=self.seq_dim, interleaved=self.interleaved)
 
-    def _recorded_alone(self, *_: Any) -> Tensor:
+    def _refuse_as_root(self, *_: Any) -> Tensor:
         raise TypeError("fusedops.torch.nn.RotaryEmbedding: torch.fx can record it only as a part of another module")
 
     def _first(self, x: Any) -> tuple[Tensor, Tensor]:

@@ -56,10 +56,10 @@ class _AdamStep(FusedOptimizer):
         wanted = {"max_exp_avg_sq": group["amsgrad"], "master_param": has_masters}
         more = [name for name, is_wanted in wanted.items() if is_wanted]
         states: list[Any] = [*map(self.state.get, params)]
-        begun: dict[torch.Tensor, dict[str, Any]] = {}
+        new_states: dict[torch.Tensor, dict[str, Any]] = {}
         if not all(states) or any(name not in state for name in more for state in states):
-            begun = {p: self._begun(p, has_masters, group["amsgrad"]) for p in params}
-            states = [begun[p] for p in params]
+            new_states = {p: self._initialized_state(p, has_masters, group["amsgrad"]) for p in params}
+            states = [new_states[p] for p in params]
         beta1, beta2 = group["betas"]
         options = {
             "beta1": float(beta1),
@@ -73,14 +73,14 @@ class _AdamStep(FusedOptimizer):
         lists = [[state[name] for state in states] if wanted.get(name, True) else [] for name in names]
 
         def keep() -> None:
-            self.state.update(begun)
+            self.state.update(new_states)
             if self.master_weights and not has_masters:  # no longer 16-bit: copies are stale
                 for p in params:
                     self.state[p].pop("master_param", None)
 
         return [Update(_adamw, params, grads, lists, group["lr"], options, keep)]
 
-    def _begun(self, p: torch.Tensor, has_master: bool, amsgrad: bool) -> dict[str, Any]:
+    def _initialized_state(self, p: torch.Tensor, has_master: bool, amsgrad: bool) -> dict[str, Any]:
         """A copy of a parameter's state, with missing entries added. It replaces the state after the step succeeds."""
         state = dict(self.state.get(p, {}))
         if not state:
@@ -128,8 +128,8 @@ class _AdamStep(FusedOptimizer):
 
     def _check_masters(self, params: Sequence[torch.Tensor]) -> None:
         """Drops loaded copies that do not round to their parameter, since it was updated without them."""
-        found = [p for p in params if p in self._unchecked] if self._unchecked else []
-        doubtful = [p for p in found if "master_param" in self.state.get(p, {})]
+        unchecked = [p for p in params if p in self._unchecked] if self._unchecked else []
+        doubtful = [p for p in unchecked if "master_param" in self.state.get(p, {})]
         if not doubtful:
             return
         same = [(local(self.state[p]["master_param"]).to(p.dtype) == local(p)).all() for p in doubtful]
@@ -157,8 +157,8 @@ class _AdamStep(FusedOptimizer):
         for group in found["param_groups"]:
             if group["fused"] or group["capturable"]:
                 continue
-            there = [i for i in group["params"] if "step" in found["state"].get(i, {})]
-            elsewhere = [i for i in there if found["state"][i]["step"].device.type != "cpu"]
+            with_step = [i for i in group["params"] if "step" in found["state"].get(i, {})]
+            elsewhere = [i for i in with_step if found["state"][i]["step"].device.type != "cpu"]
             for device in {found["state"][i]["step"].device for i in elsewhere}:
                 places = [i for i in elsewhere if found["state"][i]["step"].device == device]
                 steps = torch.stack([found["state"][i]["step"] for i in places]).cpu()
@@ -203,34 +203,32 @@ class Adam(_AdamStep, torch.optim.Adam):
 class AdamW(_AdamStep, torch.optim.AdamW):
     """torch.optim.AdamW, with all parameters updated in one pass.
 
-    Parameter groups, hooks, closures and state dicts are torch's: either class loads the other's. A step is a few
-    launches for the parameters of a device and dtype, as with `fused=True`, and waits for nothing: CUDA graphs capture
-    it, whether `capturable` is given or not. A torch.amp.GradScaler leaves it to the kernel to unscale gradients and to
-    skip the step; the gradients stay as they are. States have the dtype of their parameter, as in torch; those of 16
-    bits may also be float32. Arithmetic is in float32, or in float64 for float64.
+    Parameter groups, hooks, closures and state dicts are torch's: either class loads the other's. A step takes a few
+    launches for the parameters of a device and dtype, as with `fused=True`, and never waits for the GPU, so CUDA graphs
+    capture it with or without `capturable`. With a torch.amp.GradScaler, the kernel unscales gradients and skips the
+    step if needed; the gradients themselves do not change. States have the dtype of their parameter, as in torch; those
+    of 16-bit parameters may also be float32. Arithmetic is in float32, or in float64 for float64.
 
-    With `master_weights`, each parameter of 16 bits has a float32 copy, `master_param` in its state, made at its first
-    step. The step updates this copy, with states of float32, and the parameter becomes the copy, rounded: updates
-    smaller than the parameter's rounding add up instead of being lost. The state of an element takes 12 bytes in place
-    of 4. A change of a parameter by anything but `step` is lost in the next one, since that rounds the copy again: load
-    the optimizer's state dict that was saved with other weights, or clear `state`. A loaded copy that does not round to
-    its parameter is made anew.
+    With `master_weights`, each 16-bit parameter has a float32 copy, `master_param` in its state, made at its first
+    step. The step updates this copy, with float32 states, and rounds it to the parameter, so updates smaller than the
+    parameter's precision accumulate. The state takes 12 bytes per element instead of 4. The next step overwrites any
+    other change of a parameter: after loading other weights, load their optimizer's state dict, too, or clear `state`.
+    A loaded copy that does not round to its parameter is made anew.
 
-    torch's own code, with the same result, updates groups with `differentiable`, betas that are tensors, and parameters
-    on other devices than CPUs and CUDA GPUs. torch.compile breaks its graph at `step`, which runs as in eager code:
-    every option has the same effect there, and a new learning rate compiles nothing again.
+    torch's own code, with the same result, updates groups with `differentiable`, with betas that are tensors, and on
+    other devices than CPUs and CUDA GPUs. torch.compile breaks its graph at `step`, which runs as in eager code.
 
     Args:
         params, lr, betas, eps, weight_decay, ...: those of torch.optim.AdamW, in its order.
-        master_weights: Whether parameters of 16 bits have float32 copies that are updated in their place.
-        max_grad_norm: The norm to which the gradients of all parameters together are clipped, as by
-            torch.nn.utils.clip_grad_norm_, which costs one more read of them; None: they are not.
+        master_weights: True to update float32 copies of 16-bit parameters.
+        max_grad_norm: the norm to which the gradients of all parameters together are clipped, as by
+            torch.nn.utils.clip_grad_norm_, at the cost of one more read of them; None: no clipping.
 
     Raises:
-        ValueError: `master_weights` with what torch's own code computes.
-        RuntimeError: a gradient is sparse, or of another shape, dtype or device than its parameter, or a parameter is
-            complex, or `master_weights` meets what torch's own code would compute, or there is no memory for new
-            states; then neither a parameter nor a state has been changed.
+        ValueError: `master_weights` with a group that torch's own code updates.
+        RuntimeError: a gradient is sparse, or differs from its parameter in shape, dtype or device; a parameter is
+            complex; `master_weights` is set for a group that torch's own code updates; or there is no memory for new
+            states. No parameter or state has changed then.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))

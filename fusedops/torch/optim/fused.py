@@ -73,7 +73,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Updates all parameters that have gradients.
 
         Args:
-            closure: Computes the loss again, and returns it.
+            closure: recomputes the loss and returns it.
         """
         loss = None
         if closure is not None:
@@ -82,10 +82,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             ours = [group for group in self.param_groups if self._is_ours(group)]
             others = [group for group in self.param_groups if not any(group is one for one in ours)]
-            some = [(group, *found) for group in ours for found in by_device_and_dtype(*_with_gradients(group))]
-            for _, params, _ in some:  # checks all before it updates any
+            parts = [(group, *part) for group in ours for part in by_device_and_dtype(*_with_gradients(group))]
+            for _, params, _ in parts:  # checks all before it updates any
                 self._check_dtype(params[0])
-            updates = [update for group, params, grads in some for update in self.updates(group, params, grads)]
+            updates = [update for group, params, grads in parts for update in self.updates(group, params, grads)]
             if others or len(updates) > 1:
                 self._check_gradients(updates)
             try:
@@ -136,7 +136,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not norms:
             return None
         norm = torch.linalg.vector_norm(torch.stack([x.to(norms[0].device, norms[0].dtype) for x in norms]))
-        if (scale := self._of_scaler("grad_scale")) is not None:
+        if (scale := self._scaler_tensor("grad_scale")) is not None:
             norm = norm / scale.to(norm.device)
         clip = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)  # as in torch.nn.utils.clip_grad_norm_
         for grad in rest:
@@ -144,10 +144,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         return clip
 
     def _run(self, updates: Sequence[Update], clip: torch.Tensor | None) -> None:
-        given = {"grad_scale": self._of_scaler("grad_scale"), "found_inf": self._of_scaler("found_inf"), "clip": clip}
+        given = {
+            "grad_scale": self._scaler_tensor("grad_scale"),
+            "found_inf": self._scaler_tensor("found_inf"),
+            "clip": clip,
+        }
         moved: dict[tuple[Any, ...], torch.Tensor] = {}
 
-        def there(value: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor | None:
+        def placed(value: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor | None:
             """The value on the device and in the compute dtype of p, moved only once."""
             if value is None:
                 return None
@@ -163,11 +167,11 @@ class FusedOptimizer(torch.optim.Optimizer):
             if {*map(type, update.params)} != {torch.nn.Parameter}:
                 lists = [[*map(local, x)] for x in lists]
             on_device = isinstance(update.lr, torch.Tensor) and update.lr.device.type != "cpu"
-            lr = there(update.lr, first) if on_device else float(update.lr)
-            update.operator(lists, lr, [there(value, first) for value in given.values()], update.options)
+            lr = placed(update.lr, first) if on_device else float(update.lr)
+            update.operator(lists, lr, [placed(value, first) for value in given.values()], update.options)
             update.finish()
 
-    def _of_scaler(self, name: str) -> torch.Tensor | None:
+    def _scaler_tensor(self, name: str) -> torch.Tensor | None:
         """An attribute that torch.amp.GradScaler sets during a step."""
         return getattr(self, name, None)
 

@@ -92,6 +92,8 @@ def look_up(kind: type) -> Match | str | None:
         return None
     if "forward" not in vars(kind) or issubclass(kind, FusedLayer):
         return None
+    from fusedops.torch.conversion.hf.rotary import unknown_rotation
+
     reason = None
     try:
         found = _whole(kind)
@@ -100,7 +102,7 @@ def look_up(kind: type) -> Match | str | None:
         reason = found
     except source.NoSource as error:
         reason = str(error)
-    return _step(kind) or reason or _unknown_step(kind)
+    return _step(kind) or reason or unknown_rotation(kind)
 
 
 def _whole(kind: type) -> Match | str | None:
@@ -150,12 +152,6 @@ def _near(kind: type, code: source.Code, forms: Mapping[source.Code, type[Form]]
         if form.is_named_if_near and share > most and share >= (_NEAR_BY_NAME if is_meant else _NEAR):
             best, most = (known, form), share
     return f"differs from {best[1].__name__} {source.difference(code, best[0])}" if best else None
-
-
-def _unknown_step(kind: type) -> str | None:
-    from fusedops.torch.conversion.hf.rotary import unknown_rotation
-
-    return unknown_rotation(kind)
 
 
 def _step(kind: type) -> Match | None:

@@ -12,7 +12,7 @@ from fusedops.functions.common import Activation
 from fusedops.torch.internals import is_watched
 
 # transformers has several classes for one formula.
-_OF_TRANSFORMERS: dict[str, Activation] = {
+_TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
     "AccurateGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
     "GELUActivation": "gelu",
@@ -46,7 +46,7 @@ def fused_name(activation: Any) -> Activation | None:
     kind = type(activation)
     if kind is torch.nn.GELU:
         return "gelu_tanh" if activation.approximate == "tanh" else "gelu"
-    return _OF_TRANSFORMERS.get(kind.__name__) if _is_of_transformers(kind) else _FUSED.get(kind)
+    return _TRANSFORMERS_ACTIVATIONS.get(kind.__name__) if _is_of_transformers(kind) else _FUSED.get(kind)
 
 
 def is_activation(thing: Any) -> bool:

@@ -72,7 +72,7 @@ def why_not(
     return unfused_input(query)
 
 
-def _is_usual(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
+def _is_supported_call(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
     """True for a call with plain tensors and supported options. The operator refuses the other reasons of `why_not`."""
     if isinstance(scaling, Tensor) or query.dim() != 4 or not is_plain(query):
         return False
@@ -81,7 +81,7 @@ def _is_usual(query: Tensor, scaling: Any, options: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_taken(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def _are_supported_tensors(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True if the operator accepts these tensors. With dropout, it would refuse them only after a seed is drawn."""
     return (
         key.dtype is value.dtype is query.dtype
@@ -109,7 +109,11 @@ def _attend(
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
-    if is_whole and _is_usual(query, scaling, options) and (not dropout or _is_taken(query, key, value)):
+    if (
+        is_whole
+        and _is_supported_call(query, scaling, options)
+        and (not dropout or _are_supported_tensors(query, key, value))
+    ):
         window = sliding_window if causal else None
         rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         try:

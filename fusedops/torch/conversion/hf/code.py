@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -57,10 +57,7 @@ def with_global(function: FunctionType, name: str, value: Any) -> FunctionType:
             raise UnknownClass("its forward reads __name__, so that functions in it are not replaced")
     names = {**function.__globals__, name: value}
     names.pop("__name__", None)
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
-    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
-    return copy
+    return copied(function, names=names)
 
 
 def with_parameters(function: FunctionType, other: FunctionType) -> FunctionType:
@@ -71,13 +68,18 @@ def with_parameters(function: FunctionType, other: FunctionType) -> FunctionType
     names = (*names[:count], *variables)
     if names == code.co_varnames:
         return function
-    copy = FunctionType(
-        code.replace(co_varnames=names),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__, copy.__doc__ = function.__kwdefaults__, function.__doc__
-    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+    return copied(function, code.replace(co_varnames=names))
+
+
+def copied(
+    function: FunctionType,
+    code: CodeType | None = None,
+    names: dict[str, Any] | None = None,
+    closure: tuple[CellType, ...] | None = None,
+) -> FunctionType:
+    """A copy of a function with other code, global names or closure."""
+    names, closure = names or function.__globals__, closure or function.__closure__
+    copy = FunctionType(code or function.__code__, names, function.__name__, function.__defaults__, closure)
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
     return copy

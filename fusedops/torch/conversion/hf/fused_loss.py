@@ -31,8 +31,9 @@ import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
 from fusedops.functions.common import Reduction
 from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf.code import copied
 from fusedops.torch.conversion.hf.internals import can_return_tuple
-from fusedops.torch.conversion.hf.loss import LanguageModel, causal_loss, of_items, shifted, undecorated
+from fusedops.torch.conversion.hf.loss import LanguageModel, averaged, causal_loss, shifted, undecorated
 from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, unfused_weight
 
@@ -83,7 +84,7 @@ class WithoutLogits(LanguageModel):
                 softcap=softcap or 0.0,
             )
 
-        return of_items(loss, num_items_in_batch)
+        return averaged(loss, num_items_in_batch)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         _, arguments, *state = super().__reduce_ex__(protocol)
@@ -253,8 +254,6 @@ def _compiled(tree: ast.FunctionDef, line: int, like: FunctionType) -> FunctionT
     ast.increment_lineno(tree, line - 1)
     module = compile(ast.fix_missing_locations(ast.Module([tree], [])), like.__code__.co_filename, "exec")
     (code,) = (each for each in module.co_consts if isinstance(each, CodeType))
-    made = FunctionType(code, like.__globals__, like.__name__, like.__defaults__)
-    made.__kwdefaults__, made.__annotations__ = like.__kwdefaults__, like.__annotations__
-    made.__qualname__, made.__module__, made.__doc__ = like.__qualname__, like.__module__, like.__doc__
+    made = copied(like, code)
     made.__signature__ = inspect.signature(like)  # type: ignore[attr-defined]
     return made

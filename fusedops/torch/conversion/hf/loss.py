@@ -125,7 +125,7 @@ def masked_loss(
         return ForMaskedLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, **kwargs)
     rows, labels = logits.reshape(-1, vocab_size), labels.reshape(-1).to(logits.device)
     try:
-        return of_items(
+        return averaged(
             lambda reduction: fo.cross_entropy(rows, labels, ignore_index=ignore_index, reduction=reduction),
             num_items_in_batch,
         )
@@ -133,7 +133,7 @@ def masked_loss(
         return as_original(error, ForMaskedLMLoss, logits, labels, vocab_size, num_items_in_batch, ignore_index)
 
 
-def of_items(loss: Callable[[Reduction], torch.Tensor], count: torch.Tensor | int | None) -> torch.Tensor:
+def averaged(loss: Callable[[Reduction], torch.Tensor], count: torch.Tensor | int | None) -> torch.Tensor:
     """The sum of a loss divided by the number of items in all batches of a step; without a number, the mean."""
     if count is None:
         return loss("mean").float()

@@ -11,9 +11,10 @@ from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import (
     REFUSED,
+    have_equal_types,
     is_mixed,
     is_plain,
-    of_two_dtypes,
+    mixed_dtypes,
     parameter,
     unfused_input,
     unfused_norm,
@@ -56,7 +57,7 @@ class _Norm(HFLayer):
         if any(shape(row) != shape(x)[-1:] for row in (weight, bias) if row is not None):
             return "its weight or bias is spread over the features"
         if weight is not None and weight.dtype is not x.dtype and not self._fits(x, weight):
-            return of_two_dtypes(x, weight)
+            return mixed_dtypes(x, weight)
         if weight is not None and bias is not None and bias.dtype is not weight.dtype:
             return "the weight and the bias have two dtypes"
         return None
@@ -127,10 +128,6 @@ class OptionalRMSNorm(RMSNorm):
         return super()._parameter(role) if role != "weight" or self.part("with_scale") else None
 
 
-def _are_alike(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.dtype is y.dtype and shape(x) == shape(y)
-
-
 class RMSNormThenGate(_RMSNorm):
     """act(gate) · weight · x / rms(x), as in Gated DeltaNet."""
 
@@ -140,7 +137,7 @@ class RMSNormThenGate(_RMSNorm):
         return super().unfused()
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        if self.why_not(x) or gate is None or not _are_alike(gate, x):
+        if self.why_not(x) or not have_equal_types(x, gate):
             return self._original(x, gate)
         return fo.gated_act(gate, self._normalized(x), "silu")
 
@@ -149,7 +146,7 @@ class GateThenRMSNorm(_RMSNorm):
     """weight · y / rms(y) with y = silu(gate) · x, as in Mamba 2."""
 
     def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
-        if self.why_not(x) or not (gate is None or _are_alike(gate, x)):
+        if self.why_not(x) or not (gate is None or have_equal_types(x, gate)):
             return self._original(x, gate)
         return self._normalized(x if gate is None else fo.gated_act(gate, x, "silu"))
 

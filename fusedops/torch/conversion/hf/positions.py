@@ -18,7 +18,7 @@ from typing import Any
 
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
-from fusedops.torch.conversion.hf.code import with_global
+from fusedops.torch.conversion.hf.code import copied, with_global
 from fusedops.torch.conversion.hf.layer import HFLayer
 
 _MASKS = ("create_causal_mask", "create_sliding_window_causal_mask", "create_chunked_causal_mask")
@@ -101,7 +101,6 @@ def _wrapped_alike(function: Any, plain: FunctionType, other: FunctionType) -> F
     if sum(cell.cell_contents is inner for cell in cells) != 1:
         raise UnknownClass("the decorator of its forward is not known")
     cells = tuple(CellType(made) if cell.cell_contents is inner else cell for cell in cells)
-    copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
-    copy.__kwdefaults__ = function.__kwdefaults__
+    copy = copied(function, closure=cells)
     functools.update_wrapper(copy, made)
     return copy

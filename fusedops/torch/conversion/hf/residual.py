@@ -102,7 +102,7 @@ class _Block(HFLayer):
             raise TypeError(f"{type(self).__name__}.forward() got an unexpected argument {name!r}")
         return bound
 
-    def _of_attention(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _attention_arguments(self, bound: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The positional and the named arguments of the attention."""
         first = [bound[name] for name in [*self.arguments][: self.positional]]
         named = {name: bound[name] for name in bound if name in self.forwarded}
@@ -121,7 +121,7 @@ class PreNormBlockByPosition(_Block):
     """x + attention(norm(x)), then x + mlp(norm(x)). The attention returns two results."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        first, named = self._of_attention(self._bound(args, kwargs))
+        first, named = self._attention_arguments(self._bound(args, kwargs))
         attended, _ = self.part("attention")(self.part("norm")(hidden_states), *first, **named)
         return self._finish(attended, hidden_states)
 
@@ -130,7 +130,7 @@ class PreNormBlock(_Block):
     """PreNormBlockByPosition whose attention gets the hidden states by name, which hooks can observe."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        _, named = self._of_attention(self._bound(args, kwargs))
+        _, named = self._attention_arguments(self._bound(args, kwargs))
         attended, _ = self.part("attention")(hidden_states=self.part("norm")(hidden_states), **named)
         return self._finish(attended, hidden_states)
 
@@ -156,7 +156,7 @@ class VisionBlock(_Block):
     """A pre-norm block whose attention returns one result."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        first, named = self._of_attention(self._bound(args, kwargs))
+        first, named = self._attention_arguments(self._bound(args, kwargs))
         return self._finish(self.part("attention")(self.part("norm")(hidden_states), *first, **named), hidden_states)
 
 
@@ -170,7 +170,7 @@ class GPT2Block(PreNormBlockByPosition):
         bound = self._bound(args, kwargs)
         if bound[[*self.arguments][self.encoder]] is not None:
             return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
-        _, named = self._of_attention(bound)
+        _, named = self._attention_arguments(bound)
         attended, _ = self.part("attention")(self.part("norm")(hidden_states), **named)
         return self._finish(attended, hidden_states)
 
