@@ -125,10 +125,10 @@ class AttentionRule {
   Status check_sizes(int input) {
     Shape& shape = rule_.inputs[input];
     if (!shape.ranked) return {};
-    if (features(shape) == 0 || features(shape) > kMostFeatures)
-      return rule_.must(input, "have 1 to " + std::to_string(kMostFeatures) + " features in its last dimension",
+    if (features(shape) == 0 || features(shape) > kMaxFeatures)
+      return rule_.must(input, "have 1 to " + std::to_string(kMaxFeatures) + " features in its last dimension",
                         "shape " + rule_.show(shape));
-    if (positions(shape) > kMostPositions)
+    if (positions(shape) > kMaxPositions)
       return rule_.must(input, "have at most 2^30 positions", "shape " + rule_.show(shape));
     return {};
   }
@@ -345,7 +345,7 @@ Attention Attention::of(const Call& call) {
   }
   if (const View* lengths = given(at.lengths)) {
     a.lengths = lengths->data;
-    a.lengths_are_64 = lengths->dtype == DType::i64;
+    a.has_64_bit_lengths = lengths->dtype == DType::i64;
   }
   if (at.packed()) {
     a.offsets_q = call.input<int32_t>(at.offsets_q), a.offsets_k = call.input<int32_t>(at.offsets_k);

@@ -14,11 +14,11 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
   const bool f16 = call.dtype == DType::f16;
   switch (kernel) {
     case K::simt_dropout:
-      return attention_dropout_simple(call, context);
+      return attention_simt_dropout(call, context);
     case K::simt:
-      return attention_simple(call, context);
+      return attention_simt(call, context);
     case K::split_kv:
-      return attention_split(call, workspace, context);
+      return attention_split_kv(call, workspace, context);
 #ifdef FUSEDOPS_SM90
     case K::sm90_bits:
       return attention_bits_sm90(call, workspace, context);
@@ -26,9 +26,9 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
       return attention_sm90(call, workspace, context);
 #endif
     case K::sm80_dropout:
-      return (f16 ? attention_dropout_mma_f16 : attention_dropout_mma_bf16)(call, context);
+      return (f16 ? attention_sm80_dropout_f16 : attention_sm80_dropout_bf16)(call, context);
     default:
-      return (f16 ? attention_mma_f16 : attention_mma_bf16)(call, context);
+      return (f16 ? attention_sm80_f16 : attention_sm80_bf16)(call, context);
   }
 }
 
@@ -36,9 +36,9 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
   const bool f16 = call.dtype == DType::f16;
   switch (kernel) {
     case K::simt_dropout:
-      return attention_dropout_simple_backward(call, workspace, context);
+      return attention_simt_dropout_backward(call, workspace, context);
     case K::simt:
-      return attention_simple_backward(call, workspace, context);
+      return attention_simt_backward(call, workspace, context);
 #ifdef FUSEDOPS_SM90
     case K::sm90_bits:
       return attention_bits_sm90_backward(call, workspace, context);
@@ -46,9 +46,10 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
       return attention_sm90_backward(call, workspace, context);
 #endif
     case K::sm80_dropout:
-      return (f16 ? attention_dropout_mma_backward_f16 : attention_dropout_mma_backward_bf16)(call, workspace, context);
+      return (f16 ? attention_sm80_dropout_backward_f16 : attention_sm80_dropout_backward_bf16)(call, workspace,
+                                                                                                context);
     default:
-      return (f16 ? attention_mma_backward_f16 : attention_mma_backward_bf16)(call, workspace, context);
+      return (f16 ? attention_sm80_backward_f16 : attention_sm80_backward_bf16)(call, workspace, context);
   }
 }
 

@@ -33,8 +33,8 @@ inline constexpr AttributeList kAttentionOptions{
     {.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}},
     kDropoutAttribute};
 
-inline constexpr int64_t kMostFeatures = 256;         // D and Dv
-inline constexpr int64_t kMostPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
+inline constexpr int64_t kMaxFeatures = 256;         // D and Dv
+inline constexpr int64_t kMaxPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
 // With a seed, there is dropout on the probabilities: that of `dropout` on a tensor of all of them, [..., heads,
 // queries, keys].
@@ -236,7 +236,7 @@ struct Attention {
   BroadcastMask mask;  // of rows (sequence, head, query)
   bool has_mask;
   const void* lengths;  // null: all keys are kept
-  bool lengths_are_64;
+  bool has_64_bit_lengths;
   const int32_t *offsets_q, *offsets_k;  // null: not packed. Ascending: the CPU refuses others, a GPU replaces them
   int packed_queries, packed_keys;
 
@@ -245,7 +245,7 @@ struct Attention {
   FUSEDOPS_HD int kept(int64_t b) const {
     if (!lengths) return keys;
     const int64_t length =
-        lengths_are_64 ? static_cast<const int64_t*>(lengths)[b] : static_cast<const int32_t*>(lengths)[b];
+        has_64_bit_lengths ? static_cast<const int64_t*>(lengths)[b] : static_cast<const int32_t*>(lengths)[b];
     return length < 0 ? 0 : length < keys ? static_cast<int>(length) : keys;
   }
 };

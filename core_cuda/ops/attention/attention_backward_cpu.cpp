@@ -115,14 +115,14 @@ class Backward {
 
  private:
   struct Buffers {
-    A *k, *k_turned, *v;  // panels of keys [dim, mr], of features [keys, mr], of keys [dim_v, mr]
-    A *q, *dy;            // of the tile: panels of rows [dim, nr], [dim_v, nr]
-    A *q_rows, *dy_rows;  // panels of features [rows, nr]
-    A *p, *ds;            // of a panel: [keys, nr]
-    A *all_p, *all_ds;    // of the tile: panels of keys [rows, mr]
-    A *lse, *delta;       // of each row, whole panels of them
-    A* dq;                // panels of rows [dim, nr]
-    A *dk, *dv;           // of the block: [keys, dim], [keys, dim_v]
+    A *k, *k_transposed, *v;  // panels of keys [dim, mr], of features [keys, mr], of keys [dim_v, mr]
+    A *q, *dy;                // of the tile: panels of rows [dim, nr], [dim_v, nr]
+    A *q_rows, *dy_rows;      // panels of features [rows, nr]
+    A *p, *ds;                // of a panel: [keys, nr]
+    A *all_p, *all_ds;        // of the tile: panels of keys [rows, mr]
+    A *lse, *delta;           // of each row, whole panels of them
+    A* dq;                    // panels of rows [dim, nr]
+    A *dk, *dv;               // of the block: [keys, dim], [keys, dim_v]
   };
 
   bool wants_dq() const { return parts_ != Parts::of_keys; }
@@ -178,7 +178,7 @@ class Backward {
     const auto v = [&](int64_t j) { return group.of_key<const T>(call_.v, keys.begin + static_cast<int>(j)); };
     pack_rows(k, count, call_.dim, to.k, kernel_.mr);
     pack_rows(v, count, call_.dim_v, to.v, kernel_.mr);
-    if (wants_dq()) pack_columns(k, count, count, call_.dim, to.k_turned, kernel_.mr);
+    if (wants_dq()) pack_columns(k, count, count, call_.dim, to.k_transposed, kernel_.mr);
     // Tiles are those of all rows, whichever of them see a key: sums over them then have one order.
     const int64_t from = std::max(first, queries.begin * int64_t(call_.group)) / kTile * kTile;
     const int64_t end = std::min(last, queries.end * int64_t(call_.group));
@@ -206,7 +206,7 @@ class Backward {
       if (sees && wants_dq()) {
         A* dq = to.dq + (row - first + i) * dim_;
         for (int64_t d = 0; d < dim_; d += kernel_.mr)
-          kernel_.multiply(count, to.k_turned + d * count, to.ds, dq + d * nr, nr, true);
+          kernel_.multiply(count, to.k_transposed + d * count, to.ds, dq + d * nr, nr, true);
       }
       if (!wants_dk()) continue;
       if (!sees) {
@@ -230,7 +230,7 @@ class Backward {
     const bool is_masked = call_.has_mask || keys.begin < by_all.begin || keys.end > by_all.end;
     const int count = keys.end - keys.begin;
     uint8_t keep[kKeys * kMaxNr], drawn[kKeys * kMaxNr];
-    if (is_masked && !find_kept(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;
+    if (is_masked && !find_visible(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, to.k, q, to.p, kernel_.nr, false);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim_v, to.v, dy, to.ds, kernel_.nr, false);
@@ -238,7 +238,7 @@ class Backward {
     const bool drops = call_.dropout.seed;
     const A scale = static_cast<A>(call_.dropout.scale);
     if (drops) {
-      draw_kept(group, row, rows, keys.begin, count, kernel_.nr, drawn);
+      draw_dropout(group, row, rows, keys.begin, count, kernel_.nr, drawn);
       for (int i = 0; i < all; ++i) to.ds[i] = kept_or(to.ds[i] * scale, A(0), drawn[i]);
     }
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
@@ -266,13 +266,13 @@ class Backward {
   }
 
   A dot(const T* a, const T* b) const {
-    A a_buffer[kMostFeatures], b_buffer[kMostFeatures];
+    A a_buffer[kMaxFeatures], b_buffer[kMaxFeatures];
     const A *wide_a = widened(a, a_buffer, call_.dim_v), *wide_b = widened(b, b_buffer, call_.dim_v);
     return interleaved_sum<A>(call_.dim_v, [=](int64_t i) { return wide_a[i] * wide_b[i]; });
   }
 
   void store(const A* from, int64_t stride, A factor, int size, T* to) const {
-    A wide[kMostFeatures];
+    A wide[kMaxFeatures];
     for (int d = 0; d < size; ++d) wide[d] = factor * from[d * stride];
     if constexpr (std::is_same_v<T, A>)
       std::copy_n(wide, size, to);

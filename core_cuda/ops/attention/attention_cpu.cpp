@@ -136,7 +136,7 @@ class Forward {
     const Range by_all = call_.band.keys_of_all(group.sequence, queries);
     const bool is_masked = call_.has_mask || key < by_all.begin || key + count > by_all.end;
     uint8_t keep[kKeys * kMaxNr];
-    if (is_masked && !find_kept(group, row, rows, key, count, kernel_.nr, keep)) return;
+    if (is_masked && !find_visible(group, row, rows, key, count, kernel_.nr, keep)) return;
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, from.k, q, from.scores, kernel_.nr, false);
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
@@ -147,7 +147,7 @@ class Forward {
         for (int lane = 0; lane < lanes; ++lane) y[d * lanes + lane] *= alpha[lane];
     });
     if (call_.dropout.seed) {
-      draw_kept(group, row, rows, key, count, kernel_.nr, keep);
+      draw_dropout(group, row, rows, key, count, kernel_.nr, keep);
       for (int i = 0; i < count * kernel_.nr; ++i) from.scores[i] = kept_or(from.scores[i], A(0), keep[i]);
     }
     multiply_block(count, packed, from.v, from.scores, y);
@@ -168,7 +168,7 @@ class Forward {
       lse = -std::numeric_limits<A>::infinity();
     }
     *group.of_query<A>(call_.lse, row) = lse;
-    A wide[kMostFeatures];
+    A wide[kMaxFeatures];
     for (int d = 0; d < call_.dim_v; ++d) wide[d] = y[d * kernel_.nr] * factor;
     T* to = group.of_query<T>(call_.y, row);
     if constexpr (std::is_same_v<T, A>)
@@ -204,8 +204,8 @@ Status check_sequences(const Attention& call, const char* op) {
     return check_offsets(op, "offsets_k", call.offsets_k, call.sequences, call.packed_keys);
   }
   for (int64_t b = 0; call.lengths && b < call.sequences; ++b) {
-    const int64_t length = call.lengths_are_64 ? static_cast<const int64_t*>(call.lengths)[b]
-                                               : static_cast<const int32_t*>(call.lengths)[b];
+    const int64_t length = call.has_64_bit_lengths ? static_cast<const int64_t*>(call.lengths)[b]
+                                                   : static_cast<const int32_t*>(call.lengths)[b];
     if (length < 0 || length > call.keys)
       return Status::error("fusedops.", op, ": lengths must be in [0, ", std::to_string(call.keys),
                            "], the number of keys; got ", std::to_string(length), " for sequence ", std::to_string(b));

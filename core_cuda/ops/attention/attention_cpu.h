@@ -88,7 +88,7 @@ struct HeadGroup {
 };
 
 // Fills keep [keys, lanes] for rows from `row` on and keys from `key` on: whether a row sees a key. False if none does.
-inline bool find_kept(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
+inline bool find_visible(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
   int begin[kMaxNr] = {}, end[kMaxNr] = {};
   for (int lane = 0; lane < rows; ++lane) {
     const Range range = group.call.band.keys(group.sequence, group.query(row + lane));
@@ -113,7 +113,7 @@ inline bool find_kept(const HeadGroup& group, int64_t row, int rows, int key, in
 }
 
 // Fills keep [keys, lanes] as find_kept does: whether dropout keeps a probability.
-inline void draw_kept(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
+inline void draw_dropout(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
   const auto dropout = group.call.dropout.prepared<float>();
   for (int lane = 0; lane < rows; ++lane) {
     const int64_t first = group.call.first_probability(group.index(row + lane));

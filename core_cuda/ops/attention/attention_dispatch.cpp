@@ -48,7 +48,7 @@ bool has_tiles(const Attention& call, int most_features) {
   const bool packed = call.offsets_q;
   return size_of(call.dtype) == 2 && call.rows() > 0 && is_plain(call) &&
          std::max(call.dim, call.dim_v) <= most_features &&
-         (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kFewQueries && call.keys > 0);
+         (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kMaxDecodeQueries && call.keys > 0);
 }
 
 using A = const Attention&;
@@ -82,7 +82,7 @@ constexpr AttentionEntry kForwards[] = {
    [](A call, G) { return !is_16_bit(call); },
    "float32 or float64"},
   {K::split_kv, "sm80 split-KV",
-   [](A call, G) { return is_split(call); },
+   [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
   {K::sm90_bits, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90(call, gpu); },

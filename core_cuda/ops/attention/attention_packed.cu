@@ -10,7 +10,7 @@ namespace {
 // offsets. Every block computes it, and block 0 stores it. Returns the positions from the first offset up to the last.
 __device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t* to) {
   constexpr unsigned kAll = ~0u;
-  __shared__ int of_warps[kThreads / 32];
+  __shared__ int warp_partials[kThreads / 32];
   const auto within = [=](int64_t i) { return min(max(given[i], 0), size); };
   const int64_t each = (count + kThreads - 1) / kThreads, begin = threadIdx.x * each, end = min(begin + each, count);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -22,14 +22,14 @@ __device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t*
     if (lane >= distance) through = max(through, before);
   }
   __syncthreads();  // the previous call's of_warps has been read
-  if (lane == 31) of_warps[warp] = through;
+  if (lane == 31) warp_partials[warp] = through;
   __syncthreads();
   int largest = __shfl_up_sync(kAll, through, 1), last = 0;
   if (lane == 0) largest = 0;
 #pragma unroll
   for (int i = 0; i < kThreads / 32; ++i) {
-    if (i < warp) largest = max(largest, of_warps[i]);
-    last = max(last, of_warps[i]);
+    if (i < warp) largest = max(largest, warp_partials[i]);
+    last = max(last, warp_partials[i]);
   }
   if (blockIdx.x == 0)
     for (int64_t i = begin; i < end; ++i) to[i] = largest = max(largest, within(i));

@@ -6,25 +6,25 @@
 namespace fusedops::cuda {
 
 // float32 and float64, one multiply-add at a time: D and Dv up to 256.
-Status attention_simple(const Attention& call, const Context& context);
-Status attention_simple_backward(const Attention& call, void* workspace, const Context& context);
+Status attention_simt(const Attention& call, const Context& context);
+Status attention_simt_backward(const Attention& call, void* workspace, const Context& context);
 
 // 16 bits on the tensor cores of compute capability 8.0 and later: D and Dv up to 256, any alignment.
-Status attention_mma_f16(const Attention& call, const Context& context);
-Status attention_mma_bf16(const Attention& call, const Context& context);
-Status attention_mma_backward_f16(const Attention& call, void* workspace, const Context& context);
-Status attention_mma_backward_bf16(const Attention& call, void* workspace, const Context& context);
+Status attention_sm80_f16(const Attention& call, const Context& context);
+Status attention_sm80_bf16(const Attention& call, const Context& context);
+Status attention_sm80_backward_f16(const Attention& call, void* workspace, const Context& context);
+Status attention_sm80_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
 // The same kernels with dropout, compiled by themselves: it takes registers, even where a branch skips it.
-Status attention_dropout_simple(const Attention& call, const Context& context);
-Status attention_dropout_simple_backward(const Attention& call, void* workspace, const Context& context);
-Status attention_dropout_mma_f16(const Attention& call, const Context& context);
-Status attention_dropout_mma_bf16(const Attention& call, const Context& context);
-Status attention_dropout_mma_backward_f16(const Attention& call, void* workspace, const Context& context);
-Status attention_dropout_mma_backward_bf16(const Attention& call, void* workspace, const Context& context);
+Status attention_simt_dropout(const Attention& call, const Context& context);
+Status attention_simt_dropout_backward(const Attention& call, void* workspace, const Context& context);
+Status attention_sm80_dropout_f16(const Attention& call, const Context& context);
+Status attention_sm80_dropout_bf16(const Attention& call, const Context& context);
+Status attention_sm80_dropout_backward_f16(const Attention& call, void* workspace, const Context& context);
+Status attention_sm80_dropout_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
 // Few queries over many keys, is_split(call): the keys are split, and the splits' results joined in their order.
-Status attention_split(const Attention& call, void* workspace, const Context& context);
+Status attention_split_kv(const Attention& call, void* workspace, const Context& context);
 
 // 16 bits on the warpgroup tensor cores of compute capability 9.x.
 Status attention_sm90(const Attention& call, void* workspace, const Context& context);

@@ -103,7 +103,7 @@ struct Slots {
 };
 
 // A task: a tile of one head of one sequence.
-struct Task {
+struct WorkTile {
   int sequence, head, tile;
 };
 
@@ -113,34 +113,35 @@ struct Task {
 // attention is causal, the tasks before and behind a section's end then have about as much to do. Divisions are
 // multiplications, since all warps wait for them.
 template <int kSize>
-class Order {
+class TileScheduler {
  public:
-  static Order of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int least_pairs, bool last_first,
-                  bool to_and_fro) {
+  static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int least_pairs,
+                          bool is_reversed, bool is_serpentine) {
     constexpr int64_t kCached = 24 << 20;  // of an L2 cache of 50 MB
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
     const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), least_pairs);
     const auto per_section = static_cast<int>(std::clamp<int64_t>(cached, 1, pairs));
-    Order order;
-    order.slots_ = slots, order.pairs_ = pairs, order.per_section_ = per_section, order.last_first_ = last_first;
-    order.to_and_fro_ = to_and_fro, order.full_sections_ = pairs / per_section;
-    order.last_section_ = (pairs - 1) / per_section;
-    order.by_section_ = cutlass::FastDivmod(per_section * slots.tiles);
-    order.by_pairs_ = cutlass::FastDivmod(per_section);
-    order.by_last_pairs_ = cutlass::FastDivmod(pairs % per_section ? pairs % per_section : per_section);
-    order.by_heads_ = cutlass::FastDivmod(heads);
-    return order;
+    TileScheduler scheduler;
+    scheduler.slots_ = slots, scheduler.pairs_ = pairs, scheduler.per_section_ = per_section,
+    scheduler.is_reversed_ = is_reversed;
+    scheduler.is_serpentine_ = is_serpentine, scheduler.full_sections_ = pairs / per_section;
+    scheduler.last_section_ = (pairs - 1) / per_section;
+    scheduler.by_section_ = cutlass::FastDivmod(per_section * slots.tiles);
+    scheduler.by_pairs_ = cutlass::FastDivmod(per_section);
+    scheduler.by_last_pairs_ = cutlass::FastDivmod(pairs % per_section ? pairs % per_section : per_section);
+    scheduler.by_heads_ = cutlass::FastDivmod(heads);
+    return scheduler;
   }
 
-  __host__ __device__ int tasks() const { return pairs_ * slots_.tiles; }
+  __host__ __device__ int work_tiles() const { return pairs_ * slots_.tiles; }
 
-  __device__ Task task(int index) const {
+  __device__ WorkTile work_tile(int index) const {
     int section, within, place, pair, b, head;
     by_section_(section, within, index);
     (section == full_sections_ ? by_last_pairs_ : by_pairs_)(place, pair, within);
     by_heads_(b, head, section * per_section_ + pair);
-    const bool turned = to_and_fro_ && (last_section_ - section) % 2;
-    const int tile = last_first_ != turned ? slots_.tiles - 1 - place : place;
+    const bool turned = is_serpentine_ && (last_section_ - section) % 2;
+    const int tile = is_reversed_ != turned ? slots_.tiles - 1 - place : place;
     if (!slots_.offsets) return {b, head, tile};
     const auto found = slots_.at(tile);
     return {found.sequence, head, found.tile};
@@ -151,7 +152,7 @@ class Order {
   cutlass::FastDivmod by_section_, by_pairs_, by_last_pairs_, by_heads_;
   int pairs_;  // of sequence and head
   int per_section_, full_sections_, last_section_;
-  bool last_first_, to_and_fro_;
+  bool is_reversed_, is_serpentine_;
 };
 
 // A rounded accumulator to a warp's 16 rows of a tile in shared memory, from `column` on. `rows`: the first of them, in

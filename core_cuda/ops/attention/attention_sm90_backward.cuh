@@ -95,9 +95,10 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
   const int64_t bytes_per_head = int64_t(call.queries) * (2 * 2 * kD + 4 * kD);
   const auto key_slots = Slots<kN>::of_keys(call);
-  const auto order = Order<kN>::of(key_slots, call.heads, bytes_per_head, 1, Kernel::last_first(call), false);
+  const auto scheduler =
+      TileScheduler<kN>::of(key_slots, call.heads, bytes_per_head, 1, Kernel::is_reversed(call), false);
   typename Kernel::Parameters parameters{.call = call,
-                                         .order = order,
+                                         .scheduler = scheduler,
                                          .slots = Slots<kM>::of_queries(call),
                                          .key_slots = key_slots,
                                          .workspace = Kernel::Workspace::of(call, workspace),
@@ -118,7 +119,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   FUSEDOPS_TRY(
       launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256}, parameters));
   FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
-                      Grid{order.tasks(), Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters));
+                      Grid{scheduler.work_tiles(), Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters));
   return launch(context, attention_backward_finish<Kernel>,
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }

@@ -61,10 +61,10 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     const int stage = state.stage, offset = stage * QueryTile::kOffset;
     float scores[kM / 2], slopes[kM / 2];
     shared.q_ring.wait(state);
-    bool mask_keeps_all = true;
+    bool is_tile_visible = true;
     if constexpr (kBits) {
       const int loaded = shared.loaded[state.count % kLoaded].x;
-      tile = loaded / 2, mask_keeps_all = loaded % 2;
+      tile = loaded / 2, is_tile_visible = loaded % 2;
     }
     if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
       const int rows = work.sequence.queries - tile * kM;
@@ -76,7 +76,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     multiply<T, /*kAdds=*/false>(k, q + offset, scores);
     shared.dy_ring.wait(state);
     multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
-    if constexpr (kBits) pairs.look(call, work, shared.mask, tile, mask_keeps_all);
+    if constexpr (kBits) pairs.look(call, work, shared.mask, tile, is_tile_visible);
     wait_for<1>(dk, scores);
     if (kRunsOn && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
 
@@ -88,7 +88,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
       scores[i] = exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
     mask(call, work, fragment, first_key, tile, scores);
     if constexpr (kBits)
-      if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
+      if (!pairs.are_all_visible) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
     round_to<T>(p, scores);
     if constexpr (kBits)
       if (call.dropout.seed)

@@ -24,8 +24,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
     if constexpr (kBits) {
       // The producer computes the turn, since it runs ahead of the consumers.
-      const int turn = turn_of(parameters, work, tile);
-      if (leads) shared.loaded[state.count % kLoaded] = {2 * tile + tiles.keeps_all(tile), turn};
+      const int turn = semaphore_value_of(parameters, work, tile);
+      if (leads) shared.loaded[state.count % kLoaded] = {2 * tile + tiles.is_all_visible(tile), turn};
     }
     const auto load = [&](QueryRing& ring, const CUtensorMap& map, T* rows, const float* numbers, float* to) {
       uint64_t* const barrier = ring.acquire(state, leads, kStageBytes);

@@ -16,7 +16,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto&) {
     if (threadIdx.x % 32 != 0) return;
     int turn = 0;
-    if constexpr (!kBits) turn = turn_of(parameters, work, tile);
+    if constexpr (!kBits) turn = semaphore_value_of(parameters, work, tile);
     int* semaphore = parameters.workspace.dq_semaphores + slot;
     float* dq = parameters.workspace.dq + slot * kM * kD;
     shared.dq_is_there.wait(phase);

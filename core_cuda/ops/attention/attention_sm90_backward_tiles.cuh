@@ -80,7 +80,7 @@ struct Backward {
   struct Parameters {
     Attention call;
     CUtensorMap q, dy, k, v;
-    Order<kN> order;
+    TileScheduler<kN> scheduler;
     Slots<kM> slots;
     Slots<kN> key_slots;
     Workspace workspace;
@@ -88,7 +88,7 @@ struct Backward {
     float factor;
   };
 
-  using Tiles = std::conditional_t<kBits, HeadTiles, EveryHeadTile>;
+  using Tiles = std::conditional_t<kBits, HeadTiles, AllHeadTiles>;
 
   struct Work {
     Sequence sequence;
@@ -100,13 +100,13 @@ struct Backward {
 
   static __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
-    const Task task = parameters.order.task(index);
-    Work work{.sequence = call.sequence(task.sequence),
-              .b = task.sequence,
-              .head = task.head,
-              .key_head = call.key_head(task.head),
-              .tiles = Tiles(parameters.mask, call, task.sequence, task.head)};
-    const int begin = task.tile * kN, end = begin + kN;
+    const WorkTile work_tile = parameters.scheduler.work_tile(index);
+    Work work{.sequence = call.sequence(work_tile.sequence),
+              .b = work_tile.sequence,
+              .head = work_tile.head,
+              .key_head = call.key_head(work_tile.head),
+              .tiles = Tiles(parameters.mask, call, work_tile.sequence, work_tile.head)};
+    const int begin = work_tile.tile * kN, end = begin + kN;
     work.keys = {begin, end < work.sequence.keys ? end : work.sequence.keys};
     const Range kept = {begin, end < work.sequence.kept ? end : work.sequence.kept};
     if (kept.is_empty()) return work;
@@ -130,7 +130,7 @@ struct Backward {
   }
 
   // Most masks of pairs are causal, and for the others it makes no difference.
-  static __host__ __device__ bool last_first(const Attention& call) { return call.band.causal || call.has_mask; }
+  static __host__ __device__ bool is_reversed(const Attention& call) { return call.band.causal || call.has_mask; }
 
   // The tiles of queries that see the block's keys.
   static __forceinline__ __device__ auto query_tiles(const Work& work) {
@@ -138,11 +138,11 @@ struct Backward {
   }
 
   // The number of tiles of keys that add to the dq of a tile of queries before this block.
-  static __forceinline__ __device__ int turn_of(const Parameters& parameters, const Work& work, int tile) {
+  static __forceinline__ __device__ int semaphore_value_of(const Parameters& parameters, const Work& work, int tile) {
     const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
     const int here = work.keys.begin / kN;
     const Range earlier =
-        last_first(parameters.call) ? Range{here + 1, (keys.end - 1) / kN + 1} : Range{keys.begin / kN, here};
+        is_reversed(parameters.call) ? Range{here + 1, (keys.end - 1) / kN + 1} : Range{keys.begin / kN, here};
     return work.tiles.keys(tile, earlier).count();
   }
 
@@ -169,14 +169,14 @@ struct Backward {
   struct Pairs {
     // Finds the bits of a tile while its scores are computed. Queries behind the last one have no probability.
     __forceinline__ __device__ void look(const Attention& call, const Work& work, const MaskRows& mask, int tile,
-                                         bool mask_keeps_all) {
+                                         bool is_tile_visible) {
       const int warp = (threadIdx.x - kWarpgroup) / 32 % (4 * kKeyGroups), key = work.keys.begin + warp * 16;
       const auto query = [&](int in_tile) {
         const int query = tile * kM + in_tile, last = work.sequence.queries - 1;
         return query < last ? query : last;
       };
-      all_are_kept = mask_keeps_all;
-      if (!all_are_kept) {
+      are_all_visible = is_tile_visible;
+      if (!are_all_visible) {
         kept = {};
         kept.template find<2>(
             [&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
@@ -190,7 +190,7 @@ struct Backward {
       }
     }
 
-    bool all_are_kept;
+    bool are_all_visible;
     ColumnBits<kM> kept, drawn;  // kept by the mask, unless all are
   };
 

@@ -101,7 +101,7 @@ Status find_mask_tiles(const MaskTiles& tiles, const Context& context) {
 }
 
 // Tiles in a row, without a mask.
-struct EveryTile {
+struct AllTiles {
   __device__ Range kept() const { return range; }
   __device__ int before(int tile) const { return tile - 1; }
   __device__ int after(int tile) const { return tile + 1; }
@@ -111,10 +111,11 @@ struct EveryTile {
 };
 
 // The tiles in a row of which the mask keeps something. A warp asks together, and looks at 32 tiles at a time.
-class KeptTiles {
+class VisibleTiles {
  public:
-  KeptTiles() = default;
-  __device__ KeptTiles(const uint8_t* first, int stride, Range range) : first_(first), stride_(stride), range_(range) {}
+  VisibleTiles() = default;
+  __device__ VisibleTiles(const uint8_t* first, int stride, Range range)
+      : first_(first), stride_(stride), range_(range) {}
 
   // From the first one to the last.
   __device__ Range kept() { return {after(range_.begin - 1), before(range_.end) + 1}; }
@@ -147,7 +148,7 @@ class KeptTiles {
   }
 
   // Whether the mask keeps everything of the tile that was found last.
-  __device__ bool keeps_all(int tile) const { return all_ >> (tile % 32) & 1; }
+  __device__ bool is_all_visible(int tile) const { return all_ >> (tile % 32) & 1; }
 
  private:
   __device__ void look(int word) {
@@ -177,10 +178,10 @@ class HeadTiles {
         key_stride_(tiles.key_stride()) {}
 
   // Of keys in a range for a tile of queries, and of queries for a tile of keys.
-  __device__ KeptTiles keys(int query_tile, Range range) const {
+  __device__ VisibleTiles keys(int query_tile, Range range) const {
     return {first_ ? first_ + int64_t(query_tile) * query_stride_ : nullptr, key_stride_, range};
   }
-  __device__ KeptTiles queries(int key_tile, Range range) const {
+  __device__ VisibleTiles queries(int key_tile, Range range) const {
     return {first_ ? first_ + key_tile * key_stride_ : nullptr, query_stride_, range};
   }
 
@@ -190,12 +191,12 @@ class HeadTiles {
 };
 
 // Without a mask.
-struct EveryHeadTile {
-  EveryHeadTile() = default;
-  __device__ EveryHeadTile(const MaskTiles&, const Attention&, int, int) {}
+struct AllHeadTiles {
+  AllHeadTiles() = default;
+  __device__ AllHeadTiles(const MaskTiles&, const Attention&, int, int) {}
 
-  __device__ EveryTile keys(int, Range range) const { return {range}; }
-  __device__ EveryTile queries(int, Range range) const { return {range}; }
+  __device__ AllTiles keys(int, Range range) const { return {range}; }
+  __device__ AllTiles queries(int, Range range) const { return {range}; }
 };
 
 // The forward's: each lane of a quad has 32 of the kColumns keys of both of its rows.

@@ -50,7 +50,7 @@ struct Forward {
   struct Parameters {
     Attention call;
     CUtensorMap q, k, v;
-    Order<kM> order;
+    TileScheduler<kM> scheduler;
     MaskTiles mask;  // nothing without a mask
     float factor;
   };
@@ -63,16 +63,16 @@ struct Forward {
 
   // The tiles of keys in a range.
   static __forceinline__ __device__ auto tiles_of(const Parameters& parameters, const Work& work, Range range) {
-    using Tiles = std::conditional_t<kBits, HeadTiles, EveryHeadTile>;
+    using Tiles = std::conditional_t<kBits, HeadTiles, AllHeadTiles>;
     return Tiles(parameters.mask, parameters.call, work.b, work.head).keys(work.queries.begin / kM, range);
   }
 
   // The work of a task: none if there are no queries.
   static __forceinline__ __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
-    const Task task = parameters.order.task(index);
-    Work work{.sequence = call.sequence(task.sequence), .b = task.sequence, .head = task.head};
-    const int begin = task.tile * kM, end = begin + kM;
+    const WorkTile work_tile = parameters.scheduler.work_tile(index);
+    Work work{.sequence = call.sequence(work_tile.sequence), .b = work_tile.sequence, .head = work_tile.head};
+    const int begin = work_tile.tile * kM, end = begin + kM;
     work.queries = {begin, end < work.sequence.queries ? end : work.sequence.queries};
     if (work.queries.is_empty()) return work;
     const Range keys = call.band.keys(work.sequence, work.queries);
@@ -83,9 +83,9 @@ struct Forward {
   // Calls body(work) for the tasks of this block. Rounds over the blocks go to and fro, so that none always gets the
   // longest of a round.
   template <class Body>
-  static __forceinline__ __device__ void for_each_task(const Parameters& parameters, Body&& body) {
+  static __forceinline__ __device__ void for_each_work_tile(const Parameters& parameters, Body&& body) {
     const int blocks = gridDim.x, block = blockIdx.x;
-    for (int first = 0, place = block; first + place < parameters.order.tasks();
+    for (int first = 0, place = block; first + place < parameters.scheduler.work_tiles();
          first += blocks, place = blocks - 1 - place)
       body(work(parameters, first + place));
   }
@@ -96,14 +96,14 @@ struct Forward {
     const bool leads = threadIdx.x % 32 == 0;
     State k_state, v_state;
     uint32_t turn = 0;
-    for_each_task(parameters, [&](const Work& work) {
+    for_each_work_tile(parameters, [&](const Work& work) {
       if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
       const int first_key = static_cast<int>(work.sequence.first_key);
       auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
         if constexpr (kBits)
-          if (leads) shared.loaded[k_state.count % kLoaded] = 2 * tile + tiles.keeps_all(tile);
+          if (leads) shared.loaded[k_state.count % kLoaded] = 2 * tile + tiles.is_all_visible(tile);
         uint64_t* const barrier = shared.k_ring.acquire(k_state, leads, kKeyBytes);
         if (leads)
           load_tile<KeyTile>(parameters.k, barrier, first_key + tile * kN, key_head, sequence, shared.k[k_state.stage]);
@@ -164,7 +164,7 @@ struct Forward {
   struct NoPairs {
     __device__ NoPairs(const Attention&, const Work&, const Fragment&, int) {}
     __device__ void look(const Attention&, const Work&, int, bool) {}
-    __device__ bool has_kept(int) const { return true; }
+    __device__ bool has_visible(int) const { return true; }
   };
 
   struct KnownPairs {
@@ -174,9 +174,9 @@ struct Forward {
 
     // Finds what is kept in a tile, while its scores are computed; nothing is left to find if a mask keeps all of it
     // and every query sees it.
-    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile, bool mask_keeps_all) {
-      all_are_kept = mask_keeps_all && whole_tiles(call, work).has(tile);
-      if (all_are_kept) {
+    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
+      are_all_visible = is_tile_visible && whole_tiles(call, work).has(tile);
+      if (are_all_visible) {
         any[0] = any[1] = ~0u;
         return;
       }
@@ -203,7 +203,7 @@ struct Forward {
     }
 
     // Whether some key of a row is kept.
-    __device__ bool has_kept(int r) const {
+    __device__ bool has_visible(int r) const {
       uint32_t bits = any[r] | __shfl_xor_sync(0xffffffff, any[r], 1);
       return bits | __shfl_xor_sync(0xffffffff, bits, 2);
     }
@@ -212,7 +212,7 @@ struct Forward {
 
     MaskRows mask;
     int first_query;
-    bool all_are_kept;
+    bool are_all_visible;
     RowBits<kN> kept;  // unless all are
     uint32_t any[2] = {};
   };
@@ -224,8 +224,8 @@ struct Forward {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
     uint32_t turn = 0;
-    if (kConsumers > 1 && warpgroup == kConsumers - 1) give_turn(warpgroup);
-    for_each_task(parameters, [&](const Work& work) {
+    if (kConsumers > 1 && warpgroup == kConsumers - 1) signal_next_warpgroup(warpgroup);
+    for_each_work_tile(parameters, [&](const Work& work) {
       if (work.queries.is_empty()) return;
       if (work.keys.is_empty())
         store_nothing(parameters, work, thread);
@@ -268,7 +268,8 @@ struct Forward {
     };
     const auto soften = [&](int tile, auto is_masked) {
       if constexpr (kBits) {
-        if (!pairs.all_are_kept) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : -INFINITY; });
+        if (!pairs.are_all_visible)
+          pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : -INFINITY; });
         softmax.step(scores, parameters.factor, rescale);
         if (call.dropout.seed)
           pairs.draw(call, work, tile).each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
@@ -301,11 +302,11 @@ struct Forward {
     const auto walk_down_to = [&](int last, auto is_masked) {
       while (tile > last) {
         finish_values();
-        take_turn(warpgroup);
+        wait_for_turn(warpgroup);
         start_scores();
         start_values();
         adds = true;
-        give_turn(warpgroup);
+        signal_next_warpgroup(warpgroup);
         tile = look(tile - 1);
         wait_for<1>(scores);
         finish_scores(tile);
@@ -381,10 +382,10 @@ struct Forward {
   }
 
   // Turns of the warpgroups: the products of one are started while the others compute exponentials.
-  static __device__ void take_turn(int warpgroup) {
+  static __device__ void wait_for_turn(int warpgroup) {
     if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::sync(2 * kWarpgroup, warpgroup);
   }
-  static __device__ void give_turn(int warpgroup) {
+  static __device__ void signal_next_warpgroup(int warpgroup) {
     if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup, (warpgroup + 1) % kConsumers);
   }
 
@@ -400,12 +401,12 @@ struct Forward {
     for (int r = 0; r < 2; ++r) {
       const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
       const int row = thread / kWarpgroup * 64 + fragment.row(r);
-      const bool has_kept =
-          kBits ? pairs.has_kept(r) : !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
+      const bool has_visible =
+          kBits ? pairs.has_visible(r) : !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
       const float lse = softmax.max[r] * parameters.factor * static_cast<float>(1 / kLog2E) + logf(sum);
       if (row < count && fragment.pair == 0)
         *call.lse.row<float>(b, first + row, work.head) = sum == 0 ? -INFINITY : lse;
-      factors[r] = sum == 0 && !has_kept ? 0 : (kBits ? static_cast<float>(call.dropout.scale) : 1) / sum;
+      factors[r] = sum == 0 && !has_visible ? 0 : (kBits ? static_cast<float>(call.dropout.scale) : 1) / sum;
     }
     T* const y_rows = call.y.row<T>(b, first, work.head);
     store_rows<QTile>(first_row, 0, factors, y, tile, count, call.dim_v,
@@ -459,11 +460,11 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
     mask = {call, Kernel::kM, Kernel::kN, workspace};
     FUSEDOPS_TRY((find_mask_tiles<Kernel::kM, Kernel::kN>(mask, context)));
   }
-  constexpr int kLeastPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
+  constexpr int kMinPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
   typename Kernel::Parameters parameters{.call = call, .mask = mask, .factor = factor_of(call)};
-  parameters.order =
-      Order<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
-                            int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group, kLeastPairs, true, true);
+  parameters.scheduler = TileScheduler<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
+                                                       int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group,
+                                                       kMinPairs, true, true);
   FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
   using QTile = typename Kernel::QTile;
   using KeyTile = typename Kernel::KeyTile;
@@ -473,7 +474,7 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
       describe_rows<KeyTile>(call.k, call.keys, call.dim, call.key_heads, sequences, Kernel::kN, &parameters.k));
   FUSEDOPS_TRY(
       describe_rows<KeyTile>(call.v, call.keys, call.dim_v, call.key_heads, sequences, Kernel::kN, &parameters.v));
-  const int blocks = std::min(parameters.order.tasks(), device_attribute(cudaDevAttrMultiProcessorCount));
+  const int blocks = std::min(parameters.scheduler.work_tiles(), device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)},
                 parameters);
 }
@@ -482,8 +483,8 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
 // query, and more pairs above the diagonal, but their three warpgroups compute a pair in 0.8 of the time of two. Bits
 // of results are the same. How long packed sequences are is not known here.
 inline bool has_small_tiles(const Attention& call) {
-  constexpr int kMostQueries = 2048, kKeys = 128;  // more have too few such pairs
-  if (call.offsets_q || call.band.window || call.queries > kMostQueries) return false;
+  constexpr int kMaxQueries = 2048, kKeys = 128;  // more have too few such pairs
+  if (call.offsets_q || call.band.window || call.queries > kMaxQueries) return false;
   const auto pairs = [&](int rows) {
     int64_t pairs = 0;
     for (int begin = 0; begin < call.queries; begin += rows) {

@@ -33,12 +33,12 @@ struct BackwardSums {
     if (size_of(call.dtype) != 2) return;
     const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
     dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
-    counter_count = 1 + dq_rows / kLeastTile * kMostParts;
+    counter_count = 1 + dq_rows / kMinTile * kMostParts;
     counters = static_cast<int*>(take(counter_count * sizeof(int)));
   }
 
-  static constexpr int kTile = 64;                       // of queries: each sequence has whole tiles of dq
-  static constexpr int kLeastTile = 16, kMostParts = 2;  // of queries; of the columns of dq
+  static constexpr int kTile = 64;                     // of queries: each sequence has whole tiles of dq
+  static constexpr int kMinTile = 16, kMostParts = 2;  // of queries; of the columns of dq
 
   // A whole tile of columns, as wide as the kernels make it of q and v.
   static int pitch_of(const Attention& call) {
@@ -131,7 +131,7 @@ struct Splits {
     float max, sum;  // of 2^(factor * (score - max)); the sum is negative if no key is kept
   };
 
-  static constexpr int kMostSplits = 128;
+  static constexpr int kMaxSplits = 128;
 
   // Keys of a split: as many as one sequence's blocks can take at the same time on a large GPU, one or three on a
   // multiprocessor, but enough for a block to be worth its start. They follow from the shape of a sequence, so that its
@@ -139,7 +139,7 @@ struct Splits {
   static int keys_of(const Attention& call) {
     constexpr int kStep = 64, kLeast = 128;
     const int blocks = call.keys >= kManyKeys ? 128 : 384;
-    const int most = std::clamp(blocks / std::max(call.key_heads, 1), 8, kMostSplits);
+    const int most = std::clamp(blocks / std::max(call.key_heads, 1), 8, kMaxSplits);
     const int share = (call.keys + most - 1) / most;
     return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
   }
@@ -162,26 +162,26 @@ struct Splits {
 };
 
 // A sequence of so many queries is no work for a kernel with tiles of 128 queries.
-inline constexpr int kFewQueries = 32;
+inline constexpr int kMaxDecodeQueries = 32;
 
 // Whether a few queries see many keys, as in decoding, where nothing is dropped. How long packed sequences are is not
 // known here.
-inline bool is_split(const Attention& call) {
-  constexpr int kMostRows = 64, kLeastKeys = 256;
-  return size_of(call.dtype) == 2 && !call.offsets_q && !call.dropout.seed && call.queries <= kFewQueries &&
-         int64_t(call.queries) * call.group <= kMostRows && call.keys >= kLeastKeys;
+inline bool is_split_kv(const Attention& call) {
+  constexpr int kMaxRows = 64, kMinKeys = 256;
+  return size_of(call.dtype) == 2 && !call.offsets_q && !call.dropout.seed && call.queries <= kMaxDecodeQueries &&
+         int64_t(call.queries) * call.group <= kMaxRows && call.keys >= kMinKeys;
 }
 
 // No kernel has smaller tiles. A mask of no pairs has none.
 inline size_t mask_bytes(const Attention& call) {
-  constexpr int kLeastQueries = 64, kLeastKeys = 80;
+  constexpr int kMinQueries = 64, kMinKeys = 80;
   const bool has_tiles = call.has_mask && size_of(call.dtype) == 2 && call.rows() > 0 && call.keys > 0;
-  return has_tiles ? MaskTiles(call, kLeastQueries, kLeastKeys, nullptr).count() : 0;
+  return has_tiles ? MaskTiles(call, kMinQueries, kMinKeys, nullptr).count() : 0;
 }
 
 // Bytes that the operators ask for, on any device.
 inline size_t attention_workspace(const Attention& call) {
-  return PackedOffsets(call, nullptr).size + (is_split(call) ? Splits(call, nullptr).size : mask_bytes(call));
+  return PackedOffsets(call, nullptr).size + (is_split_kv(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }
 inline size_t attention_backward_workspace(const Attention& call) {
   return PackedOffsets(call, nullptr).size +

@@ -26,10 +26,10 @@ struct BackwardTile {
       dy[p] = load_row_pack<kAligned>(call.dy + me.row * call.dy_stride + at, n);
       y[p] = load_row_pack<kAligned>(call.y + me.row * call.y_stride + at, n);
     }
-    forget_all();
+    reset();
   }
 
-  __device__ void forget_all() {
+  __device__ void reset() {
 #pragma unroll
     for (int p = 0; p < kBackwardPacks; ++p) forget(dy[p]), forget(y[p]);
   }
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(Softm
   groups.each_tile(call.cols, [&](int64_t tile) {
     row.load(tile);
     sum += row.dot();
-    row.forget_all();
+    row.reset();
   });
   __shared__ A scratch[32], of_blocks[2][kMostCluster];
   sum = cluster.sum(row_reduce(me, sum, scratch, [](A a, A b) { return a + b; }), of_blocks);

@@ -8,7 +8,7 @@
 namespace fusedops::cuda {
 
 inline constexpr int64_t kFineColumns = 128;  // of a tile of those kernels
-inline constexpr double kMostCap = 64;        // beyond, their tanh would err by more than the sums do
+inline constexpr double kMaxCap = 64;         // beyond, their tanh would err by more than the sums do
 
 FUSEDOPS_HD int64_t fine_tiles(int64_t columns) { return (columns + kFineColumns - 1) / kFineColumns; }
 
@@ -26,8 +26,8 @@ inline constexpr LogitsEntry kLogits[] = {
     {LogitsKernel::sm90, "sm90 logits in registers 128x128",
      [](const LogitsProblem& problem, const GpuProperties& gpu) {
        const Matmul& product = problem.product;
-       return gpu.has_sm90_kernels && size_of(product.dtype) == 2 && problem.softcap <= kMostCap &&
-              tma_takes(product) && !is_small(product) && product.k > 0 &&
+       return gpu.has_sm90_kernels && size_of(product.dtype) == 2 && problem.softcap <= kMaxCap &&
+              can_tma_load_and_store(product) && !is_small(product) && product.k > 0 &&
               reinterpret_cast<uintptr_t>(problem.dz) % 16 == 0;
      },
      "aligned, enough tiles for a large GPU"},

@@ -10,22 +10,22 @@ constexpr int64_t kLine = 64;  // in a line of the L2 cache, which copies of ali
 
 // Measured on an H200, in nanoseconds. A product that reads misaligned lines: by its operations, by its k-tiles one
 // after the other, or by its bytes.
-constexpr double kOperationsInOne = 155e3, kKTile = 1000, kBytesInOne = 360;
+constexpr double kFlopsPerNs = 155e3, kKTileNs = 1000, kBytesPerNs = 360;
 constexpr int64_t kKTileDepth = 32;
 // A product of aligned lines, and of those that TMA leaves over; a copy, which reads and writes.
-constexpr double kAlignedInOne = 600e3, kBytesReadInOne = 3600, kRest = 8000;
-constexpr double kLaunch = 3000, kBytesCopiedInOne = 1750;
+constexpr double kAlignedFlopsPerNs = 600e3, kAlignedBytesPerNs = 3600, kRemainderNs = 8000;
+constexpr double kLaunchNs = 3000, kCopyBytesPerNs = 1750;
 
 // The most that a copy may take: larger ones are made in parts, one after the other in the same memory. A part has so
 // many lines at least, and a matrix of a batch is not divided.
-constexpr int64_t kMostBytes = 128 << 20, kLeastLines = 64;
+constexpr int64_t kMaxBytes = 128 << 20, kMinLines = 64;
 
 bool has_misaligned_lines(const Matmul::Matrix& matrix, int64_t batch) {
   return matrix.stride % kPack || (batch > 1 && matrix.batch_stride % kPack);
 }
 
 // True if TMA reads all but some of the elements that lie side by side: see tma_rows in matmul_dispatch.h.
-bool tma_leaves_some(bool lie_side_by_side, int64_t elements, int64_t batch) {
+bool has_tma_remainder(bool lie_side_by_side, int64_t elements, int64_t batch) {
   return batch == 1 && lie_side_by_side && elements % kPack;
 }
 
@@ -49,33 +49,32 @@ AlignedCopies::AlignedCopies(const Matmul& product)
   const double bytes_b = double((b_is_shared ? 1 : product.batch) * product.n) * bytes_of_one;
   // Than the product of what TMA leaves, which reads all of the other matrix.
   const auto copy_takes_less = [&](double bytes, double bytes_of_other) {
-    return (is_misaligned ? 0 : kLaunch) + bytes / kBytesCopiedInOne < kRest + bytes_of_other / kBytesInOne;
+    return (is_misaligned ? 0 : kLaunchNs) + bytes / kCopyBytesPerNs < kRemainderNs + bytes_of_other / kBytesPerNs;
   };
   of_a = is_misaligned_a ||
-         (tma_leaves_some(product.a.transposed, product.m, product.batch) && copy_takes_less(bytes_a, bytes_b));
+         (has_tma_remainder(product.a.transposed, product.m, product.batch) && copy_takes_less(bytes_a, bytes_b));
   of_b = is_misaligned_b ||
-         (tma_leaves_some(!product.b.transposed, product.n, product.batch) && copy_takes_less(bytes_b, bytes_a));
+         (has_tma_remainder(!product.b.transposed, product.n, product.batch) && copy_takes_less(bytes_b, bytes_a));
 
-  const int64_t most_lines = kMostBytes / int64_t(bytes_of_line());
+  const int64_t most_lines = kMaxBytes / int64_t(bytes_of_line());
   if (product.batch > 1) {
     if (of_a && !a_is_shared) matrices = std::min(matrices, most_lines / product.m);
     if (of_b && !b_is_shared) matrices = std::min(matrices, most_lines / product.n);
   } else {
-    const int64_t lines = most_lines / kLeastLines * kLeastLines;
+    const int64_t lines = most_lines / kMinLines * kMinLines;
     if (of_a) rows = std::min(rows, lines);
     if (of_b) columns = std::min(columns, lines);
   }
-  const bool has_room = matrices > 0 && rows > 0 && columns > 0 && bytes_of_a() <= size_t(kMostBytes) &&
-                        bytes_of_b() <= size_t(kMostBytes);
+  const bool has_room =
+      matrices > 0 && rows > 0 && columns > 0 && bytes_of_a() <= size_t(kMaxBytes) && bytes_of_b() <= size_t(kMaxBytes);
 
   const double k_tiles = double(product.k) / double(std::max(product.splits, int64_t(1)) * kKTileDepth);
-  const double as_it_is =
-      std::max({operations / kOperationsInOne, k_tiles * kKTile, (bytes_a + bytes_b) / kBytesInOne});
+  const double as_it_is = std::max({operations / kFlopsPerNs, k_tiles * kKTileNs, (bytes_a + bytes_b) / kBytesPerNs});
   // Each part of b meets all of a.
   const double times = rows < product.m ? double((product.n + columns - 1) / std::max(columns, int64_t(1))) : 1;
   const double copied = (of_a ? times * bytes_a : 0) + (of_b ? bytes_b : 0);
   const double of_copies =
-      kLaunch + copied / kBytesCopiedInOne + operations / kAlignedInOne + (bytes_a + bytes_b) / kBytesReadInOne;
+      kLaunchNs + copied / kCopyBytesPerNs + operations / kAlignedFlopsPerNs + (bytes_a + bytes_b) / kAlignedBytesPerNs;
   if (!has_room || (is_misaligned && as_it_is < of_copies)) of_a = of_b = false;
 }
 

@@ -35,21 +35,21 @@ struct FewTiles {
 
   // As many stages as fit; beside them, a part of c on its way to memory, of 32 rows at least, if blocks may stay.
   // Those of 64 columns need all room for the ring, and of few rows two fit on a multiprocessor.
-  static constexpr bool kCanStay = kColumns > 64, kCanSplit = kColumns <= kMostColumnsOfParts;
-  static constexpr int kBlocks = !kCanStay && kRows <= 64 ? 2 : 1;  // on a multiprocessor
-  static constexpr int kRoom = kCanStay ? (227 << 10) - 512 : (224 << 10) / kBlocks, kLeastStaged = 32;
+  static constexpr bool kCanPersist = kColumns > 64, kCanSplit = kColumns <= kMaxSplitColumns;
+  static constexpr int kBlocks = !kCanPersist && kRows <= 64 ? 2 : 1;  // on a multiprocessor
+  static constexpr int kRoom = kCanPersist ? (227 << 10) - 512 : (224 << 10) / kBlocks, kMinStaged = 32;
   static constexpr int kStageBytes = (kColumns + kRows) * kDepth * int(sizeof(T));
   static constexpr int kRowBytes = kColumns * int(sizeof(T));
-  static constexpr int kStages = (kRoom - (kCanStay ? kLeastStaged * kRowBytes : 0)) / kStageBytes;
-  static constexpr int kMostStaged = (kRoom - kStages * kStageBytes) / kRowBytes / 8 * 8;
-  static constexpr int kStores = kCanStay ? (kRows + kMostStaged - 1) / kMostStaged : 1;
-  static constexpr int kStagedRows = kCanStay ? (kRows / 8 + kStores - 1) / kStores * 8 : kRows;
+  static constexpr int kStages = (kRoom - (kCanPersist ? kMinStaged * kRowBytes : 0)) / kStageBytes;
+  static constexpr int kMaxStaged = (kRoom - kStages * kStageBytes) / kRowBytes / 8 * 8;
+  static constexpr int kStores = kCanPersist ? (kRows + kMaxStaged - 1) / kMaxStaged : 1;
+  static constexpr int kStagedRows = kCanPersist ? (kRows / 8 + kStores - 1) / kStores * 8 : kRows;
   static constexpr int kSumPitch = kColumns + 4;  // keeps a warp's sums in different banks
 
   struct Shared {
     alignas(1024) T matrix[kStages * kColumns * kDepth];
     alignas(1024) T rows[kStages * kRows * kDepth];
-    alignas(kCanStay ? 1024 : 16) T staged[kColumns / kLines][kCanStay ? kStagedRows * kLines : 8];  // of c
+    alignas(kCanPersist ? 1024 : 16) T staged[kColumns / kLines][kCanPersist ? kStagedRows * kLines : 8];  // of c
     uint64_t full[kStages], empty[kStages];
   };
   static_assert(offsetof(Shared, full) >= kRows * kSumPitch * sizeof(float));
@@ -68,16 +68,16 @@ template <class T>
 struct FewTilesCall {
   int m, n, k;
   int row_tiles, column_tiles;
-  int rows;   // a tile has kRows of them at most: those of c are shared out evenly
-  int parts;  // of k
+  int rows;      // a tile has kRows of them at most: those of c are shared out evenly
+  int k_splits;  // of k
   Sharing sharing;
-  bool stays;  // a block goes from tile to tile
+  bool is_persistent;  // a block goes from tile to tile
   T* c;
   int64_t c_stride;
   bool store_packs;  // four neighbours in one access
   ElementEpilogue<T> epilogue;
 
-  __device__ bool shares() const { return sharing != Sharing::nothing; }
+  __device__ bool is_multicast() const { return sharing != Sharing::nothing; }
 };
 
 // A block's tiles and its part of k. The parts of a tile are a cluster, and so are two tiles that share columns or
@@ -85,33 +85,33 @@ struct FewTilesCall {
 // they read. The last tile of rows, or of columns, ends where c does and begins within the one before, which computes
 // and writes the same values there: to copy lines behind the end of a matrix, as zeros, would take longer.
 template <class S>
-struct FewTilesPlace {
-  static constexpr int kHigh = 16;
+struct FewTilesWork {
+  static constexpr int kGroupHeight = 16;
   const FewTilesCall<typename S::T>& call;
   int row, column;  // the first of the tile
-  int part, k_tiles;
+  int split, k_tiles;
 
-  __device__ explicit FewTilesPlace(const FewTilesCall<typename S::T>& call)
+  __device__ explicit FewTilesWork(const FewTilesCall<typename S::T>& call)
       : call(call),
-        part(blockIdx.x % call.parts),
-        k_tiles(((call.k + S::kDepth - 1) / S::kDepth - part + call.parts - 1) / call.parts) {
-    go_to(blockIdx.x / call.parts);
+        split(blockIdx.x % call.k_splits),
+        k_tiles(((call.k + S::kDepth - 1) / S::kDepth - split + call.k_splits - 1) / call.k_splits) {
+    go_to(blockIdx.x / call.k_splits);
   }
 
   __device__ void go_to(int tile) {
-    const int of_group = kHigh * call.column_tiles, first = tile / of_group * kHigh;
-    const int high = min(kHigh, call.row_tiles - first), in_group = tile % of_group;
+    const int of_group = kGroupHeight * call.column_tiles, first = tile / of_group * kGroupHeight;
+    const int high = min(kGroupHeight, call.row_tiles - first), in_group = tile % of_group;
     const bool shares_rows = call.sharing == Sharing::rows;
-    const int place = shares_rows ? in_group / 2 : in_group;
-    const int column_tile = shares_rows ? place / high * 2 + in_group % 2 : place / high;
-    row = min((first + place % high) * call.rows, call.m - call.rows);
+    const int slot = shares_rows ? in_group / 2 : in_group;
+    const int column_tile = shares_rows ? slot / high * 2 + in_group % 2 : slot / high;
+    row = min((first + slot % high) * call.rows, call.m - call.rows);
     column = max(min(column_tile * S::kColumns, call.n - S::kColumns), 0);
   }
   // Calls for_tile for each tile of the block, from the one where it is.
   template <class ForTile>
   __device__ void for_each(ForTile&& for_tile) {
     const int tiles = call.row_tiles * call.column_tiles;
-    for (int tile = blockIdx.x / call.parts;;) {
+    for (int tile = blockIdx.x / call.k_splits;;) {
       for_tile();
       tile += gridDim.x;
       if (tile >= tiles) return;
@@ -152,34 +152,33 @@ __device__ void copy_operand(const CUtensorMap& tiles, bool shared, uint64_t* fu
 // Copies all k-tiles into the ring, by one thread. Rows behind those of a tile, and columns behind those of
 // c, keep their former values: products with them are not written.
 template <class S>
-__device__ void copy_tiles(typename S::Shared& shared, typename S::State* state, const FewTilesPlace<S>& place,
+__device__ void copy_tiles(typename S::Shared& shared, typename S::State* state, const FewTilesWork<S>& work,
                            const CUtensorMap& tiles_of_a, const CUtensorMap& tiles_of_b) {
-  const FewTilesCall<typename S::T>& call = place.call;
+  const FewTilesCall<typename S::T>& call = work.call;
   const bool shares_columns = call.sharing == Sharing::columns, shares_rows = call.sharing == Sharing::rows;
   const int rows = S::kRowsAlongK ? call.rows : (call.rows + S::kLines - 1) / S::kLines * S::kLines;
   const int arriving_rows = S::kRowsAlongK && shares_rows ? 2 * half_of_lines(rows) : rows;
   const int lines = S::kColumns / S::kLines * column_lines(S::kAlongK, call.n) + arriving_rows;
   const int bytes = lines * S::kDepth * int(sizeof(typename S::T));
-  int k = place.part * S::kDepth;
+  int k = work.split * S::kDepth;
   // A producer has 40 registers if the sums take the others.
 #pragma unroll(S::kTakesRegisters ? 1 : 2)
-  for (int i = 0; i < place.k_tiles; ++i, ++*state, k += call.parts * S::kDepth) {
+  for (int i = 0; i < work.k_tiles; ++i, ++*state, k += call.k_splits * S::kDepth) {
     const int stage = state->stage;
     uint64_t* const full = &shared.full[stage];
     if (state->count >= S::kStages) cutlass::arch::ClusterBarrier::wait(&shared.empty[stage], state->phase ^ 1);
     cutlass::arch::ClusterTransactionBarrier::arrive_and_expect_tx(full, bytes);
-    copy_operand<S::kAlongK, S::kColumns, S::kLines>(tiles_of_b, shares_columns, full,
-                                                     shared.matrix + stage * S::kColumns * S::kDepth, place.column, k,
-                                                     S::kColumns);
-    copy_operand<S::kRowsAlongK, S::kRows, S::kRowLines>(
-        tiles_of_a, shares_rows, full, shared.rows + stage * S::kRows * S::kDepth, place.row, k, rows);
+    copy_operand<S::kAlongK, S::kColumns, S::kLines>(
+        tiles_of_b, shares_columns, full, shared.matrix + stage * S::kColumns * S::kDepth, work.column, k, S::kColumns);
+    copy_operand<S::kRowsAlongK, S::kRows, S::kRowLines>(tiles_of_a, shares_rows, full,
+                                                         shared.rows + stage * S::kRows * S::kDepth, work.row, k, rows);
   }
 }
 
 // The warpgroups' products of a tile. A stage is empty when all warps that read it, of both blocks of a pair, are done.
 template <class S>
 __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typename S::State* state,
-                                               const FewTilesPlace<S>& place, typename S::Sums& sums) {
+                                               const FewTilesWork<S>& work, typename S::Sums& sums) {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   using Empty = cutlass::arch::ClusterBarrier;
   constexpr int kProductOffset = sm90::line_offset<S::kDepth>(S::kWarpgroups * S::kLines);
@@ -189,7 +188,7 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
   const auto first_rows = sm90::line_operand<S::kRowsAlongK, S::kRows, S::kDepth>(shared.rows);
   const auto release = [&](int stage) {
     uint64_t* const empty = &shared.empty[stage];
-    if (!place.call.shares()) {
+    if (!work.call.is_multicast()) {
       if (lane == 0) Empty::arrive(empty);
     } else if (lane < 2) {
       Empty::arrive(empty, /*cta_id=*/lane, /*pred=*/true);
@@ -202,7 +201,7 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
     sm90::fence_registers(of_product);
   }
   int last_stage = 0;
-  for (int i = 0; i < place.k_tiles; ++i, ++*state) {
+  for (int i = 0; i < work.k_tiles; ++i, ++*state) {
     const int stage = state->stage;
     Full::wait(&shared.full[stage], state->phase);
     const auto matrix = first_matrix + stage * sm90::line_offset<S::kDepth>(S::kColumns);

@@ -15,7 +15,7 @@ namespace fusedops::cuda {
 // Of 16 columns for each warp, and of each 8 rows, a thread holds the sums of two rows, in one column and in that 8
 // further: stmatrix turns each 8 x 8 of them over.
 template <class S>
-__device__ void store_tile(typename S::Shared& shared, const typename S::Sums& sums, const FewTilesPlace<S>& place,
+__device__ void store_tile(typename S::Shared& shared, const typename S::Sums& sums, const FewTilesWork<S>& work,
                            const CUtensorMap& tiles_of_c) {
   using T = typename S::T;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -30,14 +30,14 @@ __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& s
 #pragma unroll
     for (int product = 0; product < S::kProducts; ++product) {
       const int piece = product * S::kWarpgroups + int(group);
-      const int column = place.column + piece * S::kLines + warp * 16 + lane / 4;
+      const int column = work.column + piece * S::kLines + warp * 16 + lane / 4;
       float bias[2] = {};
-      if (const T* const all = place.call.epilogue.bias)
+      if (const T* const all = work.call.epilogue.bias)
         for (int j = 0; j < 2; ++j)
-          if (column + j * 8 < place.call.n) bias[j] = to_compute(all[column + j * 8]);
+          if (column + j * 8 < work.call.n) bias[j] = to_compute(all[column + j * 8]);
       const auto pair = [&](int i) {
         float of_rows[2] = {sums[product][i], sums[product][i + 1]};
-        if (place.call.epilogue.bias)
+        if (work.call.epilogue.bias)
           for (float& sum : of_rows) sum += bias[i / 2 % 2];
         const T rounded[2] = {from_compute<T>(of_rows[0]), from_compute<T>(of_rows[1])};
         uint32_t bits;
@@ -58,10 +58,10 @@ __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& s
     cute::tma_store_fence();
     cutlass::arch::NamedBarrier::sync(128, group);
     // A thread for each 8 rows: it also waits for them.
-    if (const int row = lane * 8; warp < S::kProducts && row < S::kStagedRows && first + row < place.call.rows) {
+    if (const int row = lane * 8; warp < S::kProducts && row < S::kStagedRows && first + row < work.call.rows) {
       const int piece = warp * S::kWarpgroups + int(group);
       cute::SM90_TMA_STORE_2D::copy(&tiles_of_c, shared.staged[piece] + row * S::kLines,
-                                    place.column + piece * S::kLines, place.row + first + row);
+                                    work.column + piece * S::kLines, work.row + first + row);
       cute::tma_store_arrive();
     }
   }
@@ -84,35 +84,36 @@ __device__ void spread_sums(float* all, const typename S::Sums& sums) {
 // Writes c from the sums of all parts. A consumer has four neighbouring columns, and the rows of its part's turn: four
 // of them at a time, so that a branch for the activation costs little and each formula is compiled twice only.
 template <class S>
-__device__ void finish_tile(const float* all, const FewTilesPlace<S>& place) {
+__device__ void finish_tile(const float* all, const FewTilesWork<S>& work) {
   using T = typename S::T;
-  const FewTilesCall<T>& call = place.call;
+  const FewTilesCall<T>& call = work.call;
   constexpr int kPack = 4, kPacks = S::kColumns / kPack, kRowsAtOnce = S::kConsumers / kPacks;
   struct alignas(kPack * sizeof(T)) Pack {
     T values[kPack];
   };
-  const int in_tile = threadIdx.x % kPacks * kPack, column = place.column + in_tile;
+  const int in_tile = threadIdx.x % kPacks * kPack, column = work.column + in_tile;
   if (column >= call.n) return;
   float bias[kPack] = {};
   if (call.epilogue.bias)
 #pragma unroll
     for (int j = 0; j < kPack; ++j)
       if (column + j < call.n) bias[j] = to_compute(call.epilogue.bias[column + j]);
-  const bool alone = !S::kCanSplit || call.parts == 1;
-  const float* of_parts[kMostParts];
+  const bool alone = !S::kCanSplit || call.k_splits == 1;
+  const float* partials_of[kMaxKSplits];
   if (!alone)
 #pragma unroll
-    for (int part = 0; part < kMostParts; ++part)
-      if (part < call.parts) of_parts[part] = cooperative_groups::this_cluster().map_shared_rank(all + in_tile, part);
+    for (int split = 0; split < kMaxKSplits; ++split)
+      if (split < call.k_splits)
+        partials_of[split] = cooperative_groups::this_cluster().map_shared_rank(all + in_tile, split);
 
-  const int next = call.parts * kRowsAtOnce;  // from one row of the thread to the next
+  const int next = call.k_splits * kRowsAtOnce;  // from one row of the thread to the next
   const auto finish_rows = [&]<int kCount>(std::integral_constant<int, kCount>, int row) {
     float sums[kCount][kPack] = {};
-    const auto add = [&](int i, const float4& part) {
-      sums[i][0] += part.x;
-      sums[i][1] += part.y;
-      sums[i][2] += part.z;
-      sums[i][3] += part.w;
+    const auto add = [&](int i, const float4& split) {
+      sums[i][0] += split.x;
+      sums[i][1] += split.y;
+      sums[i][2] += split.z;
+      sums[i][3] += split.w;
     };
     const auto load = [&](const float* from, int i) {
       return *reinterpret_cast<const float4*>(from + (row + i * next) * S::kSumPitch);
@@ -123,19 +124,19 @@ __device__ void finish_tile(const float* all, const FewTilesPlace<S>& place) {
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        float4 parts[kMostParts];
+        float4 partials[kMaxKSplits];
 #pragma unroll
-        for (int part = 0; part < kMostParts; ++part)
-          if (part < call.parts) parts[part] = load(of_parts[part], i);
+        for (int split = 0; split < kMaxKSplits; ++split)
+          if (split < call.k_splits) partials[split] = load(partials_of[split], i);
 #pragma unroll
-        for (int part = 0; part < kMostParts; ++part)
-          if (part < call.parts) add(i, parts[part]);
+        for (int split = 0; split < kMaxKSplits; ++split)
+          if (split < call.k_splits) add(i, partials[split]);
       }
     }
     const auto store = [&](T* to) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const int64_t at = int64_t(place.row + row + i * next) * call.c_stride + column;
+        const int64_t at = int64_t(work.row + row + i * next) * call.c_stride + column;
         Pack pack;
 #pragma unroll
         for (int j = 0; j < kPack; ++j) pack.values[j] = from_compute<T>(sums[i][j]);
@@ -161,7 +162,7 @@ __device__ void finish_tile(const float* all, const FewTilesPlace<S>& place) {
     });
     store(call.c);
   };
-  int row = place.part * kRowsAtOnce + threadIdx.x / kPacks;
+  int row = work.split * kRowsAtOnce + threadIdx.x / kPacks;
   for (; row + 3 * next < call.rows; row += 4 * next) finish_rows(std::integral_constant<int, 4>(), row);
   for (; row < call.rows; row += next) finish_rows(std::integral_constant<int, 1>(), row);
 }

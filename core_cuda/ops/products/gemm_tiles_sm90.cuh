@@ -44,8 +44,8 @@ class TileScheduler {
       : count_(rows * columns * matrices),
         rows_(rows),
         of_matrix_(rows * columns),
-        of_group_(kHigh * columns),
-        last_high_(std::max(rows % kHigh, 1)),
+        of_group_(kGroupHeight * columns),
+        last_high_(std::max(rows % kGroupHeight, 1)),
         by_of_matrix_(of_matrix_),
         by_of_group_(of_group_),
         by_last_high_(last_high_) {}
@@ -56,14 +56,14 @@ class TileScheduler {
   __device__ WorkTile at(int work) const {
     const int matrix = quotient(work, by_of_matrix_), in_matrix = work - matrix * of_matrix_;
     const int group = quotient(in_matrix, by_of_group_), in_group = in_matrix - group * of_group_;
-    const int first = group * kHigh;
-    if (first + kHigh <= rows_) return {first + in_group % kHigh, in_group / kHigh, matrix};
+    const int first = group * kGroupHeight;
+    if (first + kGroupHeight <= rows_) return {first + in_group % kGroupHeight, in_group / kGroupHeight, matrix};
     const int column = quotient(in_group, by_last_high_);
     return {first + in_group - column * last_high_, column, matrix};
   }
 
  private:
-  static constexpr int kHigh = 8;
+  static constexpr int kGroupHeight = 8;
 
   static __device__ int quotient(int dividend, const Divisor& divisor) {
     return int(divisor.divide(dividend).quotient);

@@ -52,30 +52,30 @@ int64_t tiles_of(int64_t size, int64_t tile) { return (size + tile - 1) / tile; 
 // The number of splits of k in the CUDA kernels: several if c has few tiles and k is long, so that more blocks work. It
 // depends on the shape alone, and so does the order of the sum.
 int64_t splits_of_wide(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kTile = 64, kBlocks = 256, kLeastSplits = 4, kLeastDepth = 512;
+  constexpr int64_t kTile = 64, kBlocks = 256, kMinSplits = 4, kMinDepth = 512;
   if (m > kTile * kBlocks || n > kTile * kBlocks) return 0;
-  const int64_t splits = std::min(kBlocks / (tiles_of(m, kTile) * tiles_of(n, kTile)), k / kLeastDepth);
-  return splits < kLeastSplits ? 0 : splits;
+  const int64_t splits = std::min(kBlocks / (tiles_of(m, kTile) * tiles_of(n, kTile)), k / kMinDepth);
+  return splits < kMinSplits ? 0 : splits;
 }
 
 // The same for 16 bits, where one split is of use, too, though its sums are written and read: the tiles are smaller.
 // More blocks take less time for their parts of k, but more sums are written and read: this finds the least time of
 // both together, by what they take on an H200. Of a matrix of few rows or columns, sums are small beside what is read.
 int64_t splits_of_16_bits(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kTile = 128, kBlocks = 128, kLeastDepth = 512, kLeastPart = 256;
-  constexpr int64_t kMostNarrow = 2048, kDepthForNarrow = 32;
+  constexpr int64_t kTile = 128, kBlocks = 128, kMinDepth = 512, kMinPart = 256;
+  constexpr int64_t kMaxNarrow = 2048, kDepthForNarrow = 32;
   const int64_t rows = tiles_of(m, kTile), columns = tiles_of(n, kTile);
   const bool is_narrow =
-      std::min(rows, columns) == 1 && std::max(rows, columns) <= kMostNarrow && std::min(m, n) * kDepthForNarrow <= k;
+      std::min(rows, columns) == 1 && std::max(rows, columns) <= kMaxNarrow && std::min(m, n) * kDepthForNarrow <= k;
   const bool has_few_tiles = std::max(rows, columns) <= kBlocks && rows * columns <= kBlocks;
-  if (k < kLeastDepth || !(is_narrow || has_few_tiles)) return 0;
-  const auto nanoseconds = [&](int64_t splits) {
-    constexpr double kOfDepth = 7.5, kBytesInOne = 4000;
-    return kOfDepth * double(k) / double(splits) + double(splits * m * n) * 2 * sizeof(float) / kBytesInOne;
+  if (k < kMinDepth || !(is_narrow || has_few_tiles)) return 0;
+  const auto time_ns = [&](int64_t splits) {
+    constexpr double kNsPerK = 7.5, kBytesPerNs = 4000;
+    return kNsPerK * double(k) / double(splits) + double(splits * m * n) * 2 * sizeof(float) / kBytesPerNs;
   };
-  const int64_t most = std::min(kBlocks / (rows * columns), k / kLeastPart);
+  const int64_t most = std::min(kBlocks / (rows * columns), k / kMinPart);
   int64_t splits = 1;
-  while (splits < most && nanoseconds(splits + 1) < nanoseconds(splits)) ++splits;
+  while (splits < most && time_ns(splits + 1) < time_ns(splits)) ++splits;
   return splits;
 }
 

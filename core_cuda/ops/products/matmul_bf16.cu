@@ -1,4 +1,4 @@
-#include "ops/products/matmul_mma16.cuh"
+#include "ops/products/matmul_sm80.cuh"
 
 namespace fusedops::cuda {
 

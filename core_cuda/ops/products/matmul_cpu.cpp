@@ -145,20 +145,20 @@ class Product {
  private:
   // Whether sums are kept apart from c until they are whole: c is rounded, or each block would be rounded into what c
   // has already.
-  bool are_apart() const { return (!std::is_same_v<T, A> && !call_.is_wide) || (call_.adds && call_.k > kc_); }
+  bool has_sum_buffer() const { return (!std::is_same_v<T, A> && !call_.is_wide) || (call_.adds && call_.k > kc_); }
 
   cpu::Scratch<A> allocate() const {
-    const int64_t sums = are_apart() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
+    const int64_t sums = has_sum_buffer() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
     return cpu::scratch<A>(mc_ * kc_ + kc_ * nc_ + sums);
   }
 
   // `at`: the first element of c.
   void multiply_tiles(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, int64_t at, A* memory) const {
     A *packed_a = memory, *packed_b = packed_a + mc_ * kc_, *buffer = packed_b + kc_ * nc_;
-    A* const sums = are_apart() ? buffer : static_cast<A*>(call_.c) + at;
-    const int64_t stride = are_apart() ? nc_ : call_.c_stride;
+    A* const sums = has_sum_buffer() ? buffer : static_cast<A*>(call_.c) + at;
+    const int64_t stride = has_sum_buffer() ? nc_ : call_.c_stride;
     sum_blocks(a, rows, b, cols, sums, stride, packed_a, packed_b);
-    if (!are_apart() && call_.epilogue.is_empty()) return;
+    if (!has_sum_buffer() && call_.epilogue.is_empty()) return;
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t row = at + i * call_.c_stride;
       if (call_.adds)
@@ -181,7 +181,7 @@ class Product {
         const int64_t block_rows = std::min(mc_, rows - i);
         cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
         cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride,
-                             p > 0 || (call_.adds && !are_apart()));
+                             p > 0 || (call_.adds && !has_sum_buffer()));
       }
     }
   }

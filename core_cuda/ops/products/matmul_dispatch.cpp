@@ -14,7 +14,9 @@ bool is_16_byte_aligned(const void* data) { return reinterpret_cast<uintptr_t>(d
 bool is_16_bit(const Matmul& product) { return size_of(product.dtype) == 2; }
 
 // TMA can load a and b and store c and z.
-bool has_large_tiles(const Matmul& product) { return tma_takes(product) && is_16_byte_aligned(product.epilogue.z); }
+bool has_large_tiles(const Matmul& product) {
+  return can_tma_load_and_store(product) && is_16_byte_aligned(product.epilogue.z);
+}
 
 // The time of a product in tiles of m x n, in units of the time of an element of c. Each multiprocessor takes one tile
 // at a time, and the last wave of tiles takes as long as a full one. This depends on the number of multiprocessors, so
@@ -25,19 +27,19 @@ double tile_time(P p, int m, int n, G gpu) {
 }
 
 // float32: kernels differ in what they read from shared memory for a product.
-double time_of_wide(P p, G gpu) { return tile_time(p, 128, 256, gpu); }
-double time_of_tall(P p, G gpu) { return 1.02 * tile_time(p, 256, 128, gpu); }
-double time_of_64x64(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
+double wide_time(P p, G gpu) { return tile_time(p, 128, 256, gpu); }
+double tall_time(P p, G gpu) { return 1.02 * tile_time(p, 256, 128, gpu); }
+double small_time(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
 
 // float64: small tiles read shared memory more often. Some GPUs have no room for two large blocks on a multiprocessor,
 // but all of compute capability 8.0 and 9.0 have room for two small ones. Those without room for either compute float64
 // at a small fraction of their float32 speed.
 bool is_f64_small(P p, G gpu) {
-  constexpr double kTimeOfSmall = 1.07;         // for the same part of c
-  constexpr int kBytesForTwoLarge = 184 << 10;  // including what the system reserves
+  constexpr double kSmallTileFactor = 1.07;          // for the same part of c
+  constexpr int kSharedBytesOfTwoLarge = 184 << 10;  // including what the system reserves
   if (p.product.dtype != DType::f64) return false;
-  if (gpu.shared_bytes < kBytesForTwoLarge) return true;
-  return kTimeOfSmall * tile_time(p, 64, 64, gpu) < tile_time(p, 64, 128, gpu);
+  if (gpu.shared_bytes < kSharedBytesOfTwoLarge) return true;
+  return kSmallTileFactor * tile_time(p, 64, 64, gpu) < tile_time(p, 64, 128, gpu);
 }
 
 // clang-format off
@@ -55,7 +57,7 @@ constexpr ProductEntry kProducts[] = {
   // A split of k: a matrix of a batch whose c is sums.
   {K::sm90_split_part, "sm90 tiles 128x128",
    [](P p, G gpu) {
-     return gpu.has_sm90_kernels && is_16_bit(p.product) && p.product.is_split && tma_takes(p.product);
+     return gpu.has_sm90_kernels && is_16_bit(p.product) && p.product.is_split && can_tma_load_and_store(p.product);
    },
    "sums of splits, aligned"},
 
@@ -96,24 +98,24 @@ constexpr ProductEntry kProducts[] = {
    "reads less shared memory"},
   {K::f32_64x64, "simt tiles 64x64",
    [](P p, G gpu) {
-     const double large = std::min(time_of_wide(p, gpu), time_of_tall(p, gpu));
-     return p.product.dtype == DType::f32 && time_of_64x64(p, gpu) < large;
+     const double large = std::min(wide_time(p, gpu), tall_time(p, gpu));
+     return p.product.dtype == DType::f32 && small_time(p, gpu) < large;
    },
    "fewer idle multiprocessors"},
   {K::f32_128x256, "simt tiles 128x256",
-   [](P p, G gpu) { return p.product.dtype == DType::f32 && time_of_wide(p, gpu) < time_of_tall(p, gpu); },
+   [](P p, G gpu) { return p.product.dtype == DType::f32 && wide_time(p, gpu) < tall_time(p, gpu); },
    "reads less shared memory"},
   {K::f32_256x128, "simt tiles 256x128",
    [](P p, G) { return p.product.dtype == DType::f32; },
    "reads less shared memory"},
   {K::sm80_large, "sm80 tiles 128x128",
-   [](P p, G) { return !p.product.is_wide && !is_small(p.product) && rows_aligned(p.product); },
+   [](P p, G) { return !p.product.is_wide && !is_small(p.product) && has_aligned_rows(p.product); },
    "aligned"},
   {K::sm80_large_unaligned, "sm80 tiles 128x128 through registers",
    [](P p, G) { return !p.product.is_wide && !is_small(p.product); },
    "misaligned"},
   {K::sm80_small, "sm80 tiles 64x64",
-   [](P p, G) { return rows_aligned(p.product); },
+   [](P p, G) { return has_aligned_rows(p.product); },
    "few tiles or sums, aligned"},
   {K::sm80_small_unaligned, "sm80 tiles 64x64 through registers",
    [](P, G) { return true; },
@@ -128,7 +130,7 @@ constexpr GatedLinearEntry kGatedLinears[] = {
      if (call.rows >= kMost || call.columns >= kMost || call.depth >= kMost || call.depth == 0) return false;
      const Matmul gate = call.gate_product(call.y), up = call.up_product(call.y);
      const int64_t tiles = (call.rows + 127) / 128 * ((call.columns + 127) / 128);
-     return gate.b.transposed == up.b.transposed && rows_aligned(gate) && rows_aligned(up) &&
+     return gate.b.transposed == up.b.transposed && has_aligned_rows(gate) && has_aligned_rows(up) &&
             is_16_byte_aligned(call.y) && is_16_byte_aligned(call.gate) && is_16_byte_aligned(call.up) &&
             call.rows > 64 && tiles >= 64;
    },
@@ -140,7 +142,7 @@ constexpr GatedLinearEntry kGatedLinears[] = {
 // clang-format on
 
 // For fewer rows or columns, the other kernels take less time than two more launches.
-constexpr int64_t kLeastByTma = 64;
+constexpr int64_t kMinTmaLines = 64;
 
 // True if the product reads these copies: a matrix that is not copied must be aligned, and matrices are copied for TMA
 // alone only where there is TMA.
@@ -151,7 +153,7 @@ bool are_copies_used(const AlignedCopies& copies, const Matmul& product, const G
 
 }  // namespace
 
-bool rows_aligned(const Matmul& product) {
+bool has_aligned_rows(const Matmul& product) {
   const int64_t size = size_of(product.dtype);
   const auto aligned = [&](const Matmul::Matrix& matrix) {
     return is_16_byte_aligned(matrix.data) && matrix.stride * size % 16 == 0 && matrix.batch_stride * size % 16 == 0;
@@ -159,14 +161,15 @@ bool rows_aligned(const Matmul& product) {
   return aligned(product.a) && aligned(product.b);
 }
 
-bool tma_reads(const Matmul& product) {
+bool can_tma_load(const Matmul& product) {
   constexpr int64_t kMost = int64_t(1) << 30;
   if ((product.a.transposed && product.m % 8) || (!product.b.transposed && product.n % 8)) return false;
-  return rows_aligned(product) && product.m < kMost && product.n < kMost && product.k < kMost && product.batch < kMost;
+  return has_aligned_rows(product) && product.m < kMost && product.n < kMost && product.k < kMost &&
+         product.batch < kMost;
 }
 
-bool tma_takes(const Matmul& product) {
-  return tma_reads(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 && is_16_byte_aligned(product.c);
+bool can_tma_load_and_store(const Matmul& product) {
+  return can_tma_load(product) && product.n % 8 == 0 && product.c_stride % 8 == 0 && is_16_byte_aligned(product.c);
 }
 
 bool is_small(const Matmul& product) {
@@ -182,15 +185,15 @@ ProductProblem::ProductProblem(const Matmul& product, const GpuProperties& gpu)
       tma_columns(product.b.transposed ? product.n : product.n / 8 * 8) {
   const bool is_single = product.batch == 1 && product.m > 0 && product.n > 0 && product.k > 0 && !product.is_split;
   const bool is_sm90 = gpu.has_sm90_kernels && is_16_bit(product) && is_single && !is_copied;
-  if (is_sm90 && !product.is_wide && tma_reads(product)) {
+  if (is_sm90 && !product.is_wide && can_tma_load(product)) {
     few = FewTilesChoice::of(product);
     fastest = fastest_sm90(product, few, has_large_tiles(product));
   }
   Matmul most = product;
   most.m = tma_rows, most.n = tma_columns;
   is_mostly_tma = is_sm90 && fastest == ProductKernel::nothing && product.epilogue.is_empty() &&
-                  (tma_rows < product.m || tma_columns < product.n) && tma_rows >= kLeastByTma &&
-                  tma_columns >= kLeastByTma && (product.is_wide ? tma_takes(most) : tma_reads(most));
+                  (tma_rows < product.m || tma_columns < product.n) && tma_rows >= kMinTmaLines &&
+                  tma_columns >= kMinTmaLines && (product.is_wide ? can_tma_load_and_store(most) : can_tma_load(most));
 }
 
 const ProductEntry& choose_product(const ProductProblem& problem, const GpuProperties& gpu) {
@@ -199,9 +202,9 @@ const ProductEntry& choose_product(const ProductProblem& problem, const GpuPrope
 
 std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem) {
   if (entry.kernel != ProductKernel::sm90_few_tiles) return entry.name;
-  const auto& [rows, columns, parts, sharing] = problem.few;
+  const auto& [rows, columns, k_splits, sharing] = problem.few;
   return std::string(entry.name) + " " + std::to_string(rows) + "x" + std::to_string(columns) +
-         (parts > 1 ? ", " + std::to_string(parts) + " splits of k" : "");
+         (k_splits > 1 ? ", " + std::to_string(k_splits) + " splits of k" : "");
 }
 
 const GatedLinearEntry& choose_gated_linear(const GatedLinear& call, const GpuProperties& gpu) {

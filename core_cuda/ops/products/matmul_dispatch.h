@@ -36,14 +36,14 @@ enum class ProductKernel {
 };
 
 // True if 16-byte accesses can read the lines of a and b.
-bool rows_aligned(const Matmul& product);
+bool has_aligned_rows(const Matmul& product);
 
 // True if TMA can read a and b: lines of 16 bytes and sizes of 32 bits. Rows of a, or columns of b, that are adjacent
 // in memory must be a multiple of 8: the last tile ends where they do, and would begin between two words of 16 bytes.
-bool tma_reads(const Matmul& product);
+bool can_tma_load(const Matmul& product);
 
 // True if it can write c, too.
-bool tma_takes(const Matmul& product);
+bool can_tma_load_and_store(const Matmul& product);
 
 // True if tiles of 128 x 128 would be mostly empty, or too few to occupy a large GPU.
 bool is_small(const Matmul& product);

@@ -43,7 +43,7 @@ Status run(const Matmul& part, int64_t c_stride, int64_t c_batch_stride, bool ad
 // along k one after the other. Nearly every product is one part.
 template <class Gemm>
 Status run_in_parts(const Matmul& product, const Context& context) {
-  constexpr int64_t kMostRows = int64_t(1) << 30, kMostColumns = int64_t(1) << 22, kMostBatches = 65535;
+  constexpr int64_t kMaxRows = int64_t(1) << 30, kMaxColumns = int64_t(1) << 22, kMaxBatches = 65535;
   const int64_t stride = product.c_stride;
   const auto matrix = [](const Matmul::Matrix& whole, int64_t batch, int64_t row, int64_t column) {
     Matmul::Matrix part = whole.from(row, column, DType::f32);
@@ -51,14 +51,14 @@ Status run_in_parts(const Matmul& product, const Context& context) {
     return part;
   };
   Matmul part = product;
-  for (int64_t batch = 0; batch < product.batch; batch += kMostBatches)
-    for (int64_t m = 0; m < product.m; m += kMostRows)
-      for (int64_t n = 0; n < product.n; n += kMostColumns)
-        for (int64_t k = 0; k < product.k; k += kMostRows) {
-          part.batch = std::min(product.batch - batch, kMostBatches);
-          part.m = std::min(product.m - m, kMostRows);
-          part.n = std::min(product.n - n, kMostColumns);
-          part.k = std::min(product.k - k, kMostRows);
+  for (int64_t batch = 0; batch < product.batch; batch += kMaxBatches)
+    for (int64_t m = 0; m < product.m; m += kMaxRows)
+      for (int64_t n = 0; n < product.n; n += kMaxColumns)
+        for (int64_t k = 0; k < product.k; k += kMaxRows) {
+          part.batch = std::min(product.batch - batch, kMaxBatches);
+          part.m = std::min(product.m - m, kMaxRows);
+          part.n = std::min(product.n - n, kMaxColumns);
+          part.k = std::min(product.k - k, kMaxRows);
           part.a = matrix(product.a, batch, m, k);
           part.b = matrix(product.b, batch, k, n);
           part.c = static_cast<float*>(product.c) + (batch * product.m + m) * stride + n;
@@ -74,12 +74,12 @@ Status run_in_parts(const Matmul& product, const Context& context) {
 template <class LayoutA, class LayoutB>
 Status run_sized(const Matmul& product, ProductKernel kernel, const Context& context) {
   constexpr int kTransposed = std::is_same_v<LayoutA, RowMajor> + std::is_same_v<LayoutB, ColumnMajor>;
-  constexpr int kLargeStages = kTransposed > 0 ? 2 : 4, kFewRows = 128;
+  constexpr int kLargeStages = kTransposed > 0 ? 2 : 4, kMaxGemvRows = 128;
   if (kernel == ProductKernel::f32_64x64) {
     using Async = Gemm<LayoutA, LayoutB, 64, 64, 32, 5>;
     using Staged = Gemm<LayoutA, LayoutB, 64, 64, 32, 2>;
     if constexpr (kTransposed == 1)
-      if (std::min(product.m, product.n) <= kFewRows) return run_in_parts<Async>(product, context);
+      if (std::min(product.m, product.n) <= kMaxGemvRows) return run_in_parts<Async>(product, context);
     return run_in_parts<std::conditional_t<kTransposed == 0, Async, Staged>>(product, context);
   }
   return kernel == ProductKernel::f32_128x256

@@ -54,8 +54,8 @@ using SmallTile64 = BlockTile<64, 64, 16, 32, 32, 4, 2, true>;
 
 template <class Tile>
 Status run(const Matmul& product, const Context& context) {
-  return rows_aligned(product) ? launch_multistage<double, Mma64, Tile, 16>(product, context)
-                               : launch_multistage<double, Mma64, Tile, 8>(product, context);
+  return has_aligned_rows(product) ? launch_multistage<double, Mma64, Tile, 16>(product, context)
+                                   : launch_multistage<double, Mma64, Tile, 8>(product, context);
 }
 
 }  // namespace

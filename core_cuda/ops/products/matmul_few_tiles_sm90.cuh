@@ -30,11 +30,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   extern __shared__ __align__(1024) char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   const bool consumes = cutlass::canonical_warp_idx_sync() < S::kConsumerWarps;
-  FewTilesPlace<S> place(call);  // its divisions take a third of a microsecond: before the wait
+  FewTilesWork<S> work(call);  // its divisions take a third of a microsecond: before the wait
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
       cutlass::arch::ClusterTransactionBarrier::init(&shared.full[stage], 1);
-      cutlass::arch::ClusterBarrier::init(&shared.empty[stage], S::kConsumerWarps * (call.shares() ? 2 : 1));
+      cutlass::arch::ClusterBarrier::init(&shared.empty[stage], S::kConsumerWarps * (call.is_multicast() ? 2 : 1));
     }
     cutlass::arch::fence_barrier_init();
   }
@@ -43,24 +43,24 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     cute::prefetch_tma_descriptor(&tiles_of_b);
   }
   cudaGridDependencySynchronize();
-  if (call.shares())
+  if (call.is_multicast())
     cute::cluster_sync();
   else
     __syncthreads();
 
   float* const all = reinterpret_cast<float*>(memory);
-  const bool alone = !S::kCanSplit || call.parts == 1;
+  const bool alone = !S::kCanSplit || call.k_splits == 1;
   typename S::State state;  // of the producer, or of a consumer
   // Nothing follows what the two kinds of warps do: else they would have registers in the same number.
   if (consumes) {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
     typename S::Sums sums;
-    place.for_each([&] {
-      multiply_tiles<S>(shared, &state, place, sums);
-      if constexpr (S::kCanStay)
-        if (call.stays) store_tile<S>(shared, sums, place, tiles_of_c);
+    work.for_each([&] {
+      multiply_tiles<S>(shared, &state, work, sums);
+      if constexpr (S::kCanPersist)
+        if (call.is_persistent) store_tile<S>(shared, sums, work, tiles_of_c);
     });
-    if (call.stays) {
+    if (call.is_persistent) {
       cute::tma_store_wait<0>();
     } else {
       NamedBarrier::sync(S::kConsumers, 0u);
@@ -69,12 +69,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
         NamedBarrier::sync(S::kConsumers, 0u);
       else
         cute::cluster_sync();
-      finish_tile<S>(all, place);
+      finish_tile<S>(all, work);
     }
   } else {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_dealloc<40>();
     if (threadIdx.x == S::kConsumers)
-      place.for_each([&] { copy_tiles<S>(shared, &state, place, tiles_of_a, tiles_of_b); });
+      work.for_each([&] { copy_tiles<S>(shared, &state, work, tiles_of_a, tiles_of_b); });
     __syncwarp();
     // Only now may the next kernel start, or at the end if some multiprocessors have two blocks of this one: what
     // starts beside them is not dealt evenly.
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if (!alone) cute::cluster_sync();
   }
   // A block stays while others read its sums or its pair copies into its memory.
-  if (!alone || call.shares()) cute::cluster_sync();
+  if (!alone || call.is_multicast()) cute::cluster_sync();
 }
 
 // Describes boxes [count, depth] of a matrix [lines, k] for TMA. `along_k`: the unit stride is along k.
@@ -158,7 +158,7 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
   const auto takes_packs = [&](const void* data) { return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0; };
   const int64_t row_tiles = (product.m + tile.rows - 1) / tile.rows;
   const int64_t column_tiles = (product.n + tile.columns - 1) / tile.columns;
-  const bool stays = tile.stays(product);
+  const bool is_persistent = tile.is_persistent(product);
   int64_t rows = rows_along_k ? (product.m + row_tiles - 1) / row_tiles : std::min<int64_t>(product.m, tile.rows);
   if (row_tiles > 1) rows = (rows + 7) / 8 * 8;  // what TMA writes at once
   const FewTilesCall<T> call = {
@@ -168,21 +168,21 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
       .row_tiles = int(row_tiles),
       .column_tiles = int(column_tiles),
       .rows = int(rows),
-      .parts = tile.parts,
+      .k_splits = tile.k_splits,
       .sharing = tile.sharing,
-      .stays = stays,
+      .is_persistent = is_persistent,
       .c = static_cast<T*>(product.c),
       .c_stride = product.c_stride,
       .store_packs =
           product.n % 4 == 0 && product.c_stride % 4 == 0 && takes_packs(product.c) && takes_packs(product.epilogue.z),
       .epilogue = ElementEpilogue<T>(product.epilogue),
   };
-  const int64_t blocks = row_tiles * column_tiles * tile.parts;
+  const int64_t blocks = row_tiles * column_tiles * tile.k_splits;
   const int64_t most = std::max(device_attribute(cudaDevAttrMultiProcessorCount) / 2 * 2, 2);  // pairs share tiles
-  const Grid grid = {.blocks = stays ? std::min(blocks, most) : blocks,
+  const Grid grid = {.blocks = is_persistent ? std::min(blocks, most) : blocks,
                      .threads = kernel.threads,
                      .shared_bytes = kernel.shared_bytes,
-                     .cluster = tile.sharing == Sharing::nothing ? tile.parts : 2};
+                     .cluster = tile.sharing == Sharing::nothing ? tile.k_splits : 2};
   FUSEDOPS_TRY(allow_shared_memory(kernel.kernel, grid.shared_bytes));
   CUtensorMap tiles_of_a, tiles_of_b, tiles_of_c = {};
   const int row_lines = rows_along_k ? call.rows : kTileLines;
@@ -190,7 +190,7 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
                                 &tiles_of_a));
   FUSEDOPS_TRY(describe_operand(product.b, along_k, product.n, product.k, column_lines(along_k, call.n),
                                 tile.sharing == Sharing::columns, &tiles_of_b));
-  if (stays) {
+  if (is_persistent) {
     const Matmul::Matrix c = {product.c, true, product.c_stride, 0};  // its "lines" are columns, its depth rows
     FUSEDOPS_TRY(describe_tiles(c, /*along_k=*/false, product.n, product.m, kTileLines, 8, &tiles_of_c));
   }

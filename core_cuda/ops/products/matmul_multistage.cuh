@@ -265,8 +265,8 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   using T = typename Mma::Element;
   const auto kernel = multistage_kernel<Out, Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   constexpr int kRingBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
-  constexpr int kMostBytes = std::max(kRingBytes, SumTile<Mma, Tile>::kSharedBytes);
-  const int shared_bytes = product.epilogue.is_empty() ? kRingBytes : kMostBytes;
+  constexpr int kMaxBytes = std::max(kRingBytes, SumTile<Mma, Tile>::kSharedBytes);
+  const int shared_bytes = product.epilogue.is_empty() ? kRingBytes : kMaxBytes;
   FUSEDOPS_TRY(allow_shared_memory(kernel, shared_bytes));
   const auto operand = [](const Matmul::Matrix& matrix) {
     return Operand<T>{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
@@ -291,10 +291,10 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(context.stream);
-  constexpr int64_t kMostBlocks = INT32_MAX;  // of one grid
+  constexpr int64_t kMaxBlocks = INT32_MAX;  // of one grid
   for (const int64_t tiles = call.tiles_m * call.tiles_n * product.batch; call.first < tiles;
-       call.first += kMostBlocks) {
-    config.gridDim = dim3(static_cast<unsigned>(std::min(tiles - call.first, kMostBlocks)));
+       call.first += kMaxBlocks) {
+    config.gridDim = dim3(static_cast<unsigned>(std::min(tiles - call.first, kMaxBlocks)));
     FUSEDOPS_TRY(check(cudaLaunchKernelEx(&config, kernel, call), "a kernel launch"));
   }
   return {};

@@ -13,12 +13,12 @@ namespace {
 
 // kAlone: for long splits, with all shared memory of a multiprocessor of compute capability 9.0. Short ones are over
 // before a block's copies are in full flow, so that several blocks share a multiprocessor.
-template <int kD_, bool kAlone>
+template <int kD_, bool kOwnsMultiprocessor>
 struct SplitTile {
   static constexpr int kD = kD_;
   static constexpr int kRows = 16, kN = 16;  // rows of a block, keys of a warp at a time
-  static constexpr int kWarps = (kAlone ? 2 : 1) * (kD > 128 ? 2 : 4), kThreads = 32 * kWarps;
-  static constexpr int kStages = (kD > 64 ? 2 : 4) * (kAlone ? 3 : 2) / 2;
+  static constexpr int kWarps = (kOwnsMultiprocessor ? 2 : 1) * (kD > 128 ? 2 : 4), kThreads = 32 * kWarps;
+  static constexpr int kStages = (kD > 64 ? 2 : 4) * (kOwnsMultiprocessor ? 3 : 2) / 2;
   static constexpr int kPitch = kPitchOf<kD>, kStage = 2 * kN * kPitch;  // elements of a stage: k, then v
   static constexpr int kRingBytes = kWarps * kStages * kStage * 2;
   static constexpr int kSharedBytes = kRows * kPitch * 2 + kRingBytes;
@@ -130,8 +130,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
   wait_for_copies<0>();
   __syncthreads();  // nobody needs the rings any more
 
-  float* const of_warps = reinterpret_cast<float*>(rings);  // [warp, row, column]
-  Splits::State* const states = reinterpret_cast<Splits::State*>(of_warps + Tile::kWarps * Tile::kRows * kD);
+  float* const warp_partials = reinterpret_cast<float*>(rings);  // [warp, row, column]
+  Splits::State* const states = reinterpret_cast<Splits::State*>(warp_partials + Tile::kWarps * Tile::kRows * kD);
   any |= __shfl_xor_sync(~0u, any, 1);
   any |= __shfl_xor_sync(~0u, any, 2);
 #pragma unroll
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 #pragma unroll
     for (int j = 0; j < kD / 8; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) of_warps[row * kD + j * 8 + fragment_column(e)] = y[0][j][2 * i + e];
+      for (int e = 0; e < 2; ++e) warp_partials[row * kD + j * 8 + fragment_column(e)] = y[0][j][2 * i + e];
   }
   __syncthreads();
   for (int i = threadIdx.x; i < rows * kD; i += Tile::kThreads) {
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
       const float share = share_of(state.max, max, score.factor);
       none = false;
       sum += share * state.sum;
-      joined += share * of_warps[(w * Tile::kRows + row) * kD + column];
+      joined += share * warp_partials[(w * Tile::kRows + row) * kD + column];
     }
     const int64_t result = result_of(row);
     if (column < splits.pitch) splits.y[result * splits.pitch + column] = joined;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 }
 
 constexpr int kJoinWarps = 8, kJoinThreads = 32 * kJoinWarps;
-static_assert(kJoinThreads >= Splits::kMostSplits && kJoinThreads >= 256);  // a thread for each split, and each column
+static_assert(kJoinThreads >= Splits::kMaxSplits && kJoinThreads >= 256);  // a thread for each split, and each column
 
 // A block joins the splits of one row.
 template <class T>
@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(kJoinThreads)
     attention_join_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
   begin_kernel();
   extern __shared__ int4 shared[];
-  float* const shares = reinterpret_cast<float*>(shared);  // of the splits; negative: none of its keys is kept
-  float* const of_warps = shares + Splits::kMostSplits;    // [warp], then [warp, column]
+  float* const shares = reinterpret_cast<float*>(shared);    // of the splits; negative: none of its keys is kept
+  float* const warp_partials = shares + Splits::kMaxSplits;  // [warp], then [warp, column]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x;
 
@@ -185,25 +185,25 @@ __global__ void __launch_bounds__(kJoinThreads)
   float max = state.max;
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, offset));
-  if (lane == 0) of_warps[warp] = max;
+  if (lane == 0) warp_partials[warp] = max;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kJoinWarps; ++w) max = fmaxf(max, of_warps[w]);
+  for (int w = 0; w < kJoinWarps; ++w) max = fmaxf(max, warp_partials[w]);
   if (threadIdx.x < splits.count) shares[threadIdx.x] = state.sum < 0 ? -1 : share_of(state.max, max, score.factor);
   __syncthreads();
   float sum = state.sum < 0 ? 0 : share_of(state.max, max, score.factor) * state.sum;
   const bool some = __any_sync(~0u, !(state.sum < 0));
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  if (lane == 0) of_warps[warp] = some ? sum : -1;
+  if (lane == 0) warp_partials[warp] = some ? sum : -1;
   __syncthreads();
   sum = 0;
   bool none = true;
 #pragma unroll
   for (int w = 0; w < kJoinWarps; ++w) {
-    if (of_warps[w] < 0) continue;
+    if (warp_partials[w] < 0) continue;
     none = false;
-    sum += of_warps[w];
+    sum += warp_partials[w];
   }
   __syncthreads();
 
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kJoinThreads)
           *reinterpret_cast<const float4*>(splits.y + (row * splits.count + split) * splits.pitch + column);
       joined.x += share * y.x, joined.y += share * y.y, joined.z += share * y.z, joined.w += share * y.w;
     }
-    *reinterpret_cast<float4*>(of_warps + warp * splits.pitch + column) = joined;
+    *reinterpret_cast<float4*>(warp_partials + warp * splits.pitch + column) = joined;
   }
   __syncthreads();
   const int64_t query = row % call.queries, head = row / call.queries % call.heads;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   if (threadIdx.x < call.dim_v) {
     float joined = 0;
 #pragma unroll
-    for (int w = 0; w < kJoinWarps; ++w) joined += of_warps[w * splits.pitch + threadIdx.x];
+    for (int w = 0; w < kJoinWarps; ++w) joined += warp_partials[w * splits.pitch + threadIdx.x];
     call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
   }
   if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : score.scaled(max) + logf(sum);
@@ -257,14 +257,14 @@ Status run_split(const Attention& call, const Splits& splits, const Context& con
   FUSEDOPS_TRY((dim <= 64    ? split_tiles<T, 64>
                 : dim <= 128 ? split_tiles<T, 128>
                              : split_tiles<T, 256>)(call, splits, context));
-  const int shared_bytes = (Splits::kMostSplits + kJoinWarps * splits.pitch) * int(sizeof(float));
+  const int shared_bytes = (Splits::kMaxSplits + kJoinWarps * splits.pitch) * int(sizeof(float));
   return launch(context, attention_join_kernel<T>, Grid{call.rows(), kJoinThreads, shared_bytes}, call, Scores<T>(call),
                 splits);
 }
 
 }  // namespace
 
-Status attention_split(const Attention& call, void* workspace, const Context& context) {
+Status attention_split_kv(const Attention& call, void* workspace, const Context& context) {
   const Splits splits(call, workspace);
   return call.dtype == DType::f16 ? run_split<f16>(call, splits, context) : run_split<bf16>(call, splits, context);
 }

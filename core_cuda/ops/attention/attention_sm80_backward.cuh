@@ -16,9 +16,9 @@
 #include "core/cuda/launch.cuh"
 #include "core/cuda/ordered.cuh"
 #include "ops/attention/attention_dq.cuh"
-#include "ops/attention/attention_dropout_mma.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_sm80_dropout.cuh"
 
 namespace fusedops::cuda {
 
@@ -41,7 +41,7 @@ struct BackwardTile {
   // The share of a warp in dq: 16 or 32 rows, and these columns.
   static constexpr int kDqRowTiles = kM < 64 ? 1 : 2;
   static constexpr int kRowGroups = kM / 16 / kDqRowTiles, kColumns = kOut * kRowGroups / kWarps;
-  static_assert(BackwardSums::kTile % kM == 0 && kM >= BackwardSums::kLeastTile);
+  static_assert(BackwardSums::kTile % kM == 0 && kM >= BackwardSums::kMinTile);
   static_assert(kParts <= BackwardSums::kMostParts && kGroupWarps <= 2 && kColumns % 32 == 0);
 
   // Of a tile of queries: q and dy, lse and delta of their rows, and the rows of the mask.
@@ -380,7 +380,7 @@ Status backward_tiles(const Attention& call, const BackwardSums& sums, const Con
 }
 
 template <class T, bool kDropout = false>
-Status backward_mma(const Attention& call, void* workspace, const Context& context) {
+Status sm80_backward(const Attention& call, void* workspace, const Context& context) {
   const BackwardSums sums(call, workspace);
   FUSEDOPS_TRY(begin_backward(call, sums, context));
   FUSEDOPS_TRY((backward_tiles<T, kDropout>(call, sums, context)));

@@ -18,7 +18,7 @@ namespace fusedops::cuda {
 inline constexpr int kSide = 16, kChunk = 16;
 
 template <class T_, int kD_, bool kDropout_>
-struct SimpleTile {
+struct SimtTile {
   using T = T_;
   static constexpr bool kDropout = kDropout_;
   static constexpr int kD = kD_;               // columns; what a tensor does not have is zero
@@ -118,7 +118,7 @@ __device__ void store(const typename Tile::Sums& sums, typename Tile::T factor, 
 
 // A sequence of the call, and what its blocks ask of it.
 template <class Tile>
-struct SimpleSequence {
+struct SimtSequence {
   using T = typename Tile::T;
 
   const Attention& call;
@@ -126,7 +126,7 @@ struct SimpleSequence {
   int64_t b;
   Sequence sequence;
 
-  __device__ SimpleSequence(const Attention& call, const Scores<T>& score, int64_t b)
+  __device__ SimtSequence(const Attention& call, const Scores<T>& score, int64_t b)
       : call(call), score(score), b(b), sequence(call.sequence(b)) {}
 
   // What a query of a head sees.
@@ -190,7 +190,7 @@ struct SimpleSequence {
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    attention_simple_forward_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score) {
+    attention_simt_forward_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score) {
   using T = typename Tile::T;
   constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
   begin_kernel();
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
   const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, kSize);
   if (tile.sequence < 0) return;
-  const SimpleSequence<Tile> of(call, score, tile.sequence);
+  const SimtSequence<Tile> of(call, score, tile.sequence);
   const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * kSize;
   const RowsOf<T> q = of.queries(call.q, head, first_query, call.dim);
   const Range keys = call.band.keys(of.sequence, Range{first_query, min(first_query + kSize, of.sequence.queries)});
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   typename Tile::Sums y = {};
   T max[kPer], sum[kPer];
   bool any[kPer] = {};
-  typename SimpleSequence<Tile>::Query queries[kPer];
+  typename SimtSequence<Tile>::Query queries[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
     max[i] = kNothing<T>, sum[i] = 0, queries[i] = of.query(head, first_query + Tile::row(i));
@@ -264,8 +264,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    attention_simple_dq_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
-                               const BackwardSums sums) {
+    attention_simt_dq_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
+                             const BackwardSums sums) {
   using T = typename Tile::T;
   constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
   begin_kernel();
@@ -273,13 +273,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
   const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, kSize);
   if (tile.sequence < 0) return;
-  const SimpleSequence<Tile> of(call, score, tile.sequence);
+  const SimtSequence<Tile> of(call, score, tile.sequence);
   const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * kSize;
   const RowsOf<T> q = of.queries(call.q, head, first_query, call.dim);
   const RowsOf<T> dy = of.queries(call.dy, head, first_query, call.dim_v);
   const Range keys = call.band.keys(of.sequence, Range{first_query, min(first_query + kSize, of.sequence.queries)});
 
-  typename SimpleSequence<Tile>::Query queries[kPer];
+  typename SimtSequence<Tile>::Query queries[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i) queries[i] = of.query(sums, head, first_query + Tile::row(i));
   typename Tile::Sums dq = {};
@@ -307,8 +307,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
-    attention_simple_dk_dv_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
-                                  const BackwardSums sums) {
+    attention_simt_dk_dv_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
+                                const BackwardSums sums) {
   using T = typename Tile::T;
   constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
   begin_kernel();
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
   const HeadTile tile = find_tile(call, Side::keys, blockIdx.x, gridDim.x, kSize);
   if (tile.sequence < 0) return;
-  const SimpleSequence<Tile> of(call, score, tile.sequence);
+  const SimtSequence<Tile> of(call, score, tile.sequence);
   const int key_head = tile.head, first_key = tile.tile * kSize;
   const RowsOf<T> k = of.keys(call.k, key_head, first_key, call.dim);
   const RowsOf<T> v = of.keys(call.v, key_head, first_key, call.dim_v);
@@ -363,38 +363,38 @@ Status with_tile(const Attention& call, Body body) {
   const int dim = std::max(call.dim, call.dim_v);
   const auto with_type = [&](auto type) {
     using T = typename decltype(type)::type;
-    if (dim <= 64) return body(Tag<SimpleTile<T, 64, kDropout>>());
-    if (dim <= 128) return body(Tag<SimpleTile<T, 128, kDropout>>());
-    return body(Tag<SimpleTile<T, 256, kDropout>>());
+    if (dim <= 64) return body(Tag<SimtTile<T, 64, kDropout>>());
+    if (dim <= 128) return body(Tag<SimtTile<T, 128, kDropout>>());
+    return body(Tag<SimtTile<T, 256, kDropout>>());
   };
   return call.dtype == DType::f64 ? with_type(Tag<double>()) : with_type(Tag<float>());
 }
 
 template <class Tile>
-Grid simple_grid(const Attention& call, Side side) {
+Grid simt_grid(const Attention& call, Side side) {
   const int heads = side == Side::queries ? call.heads : call.key_heads;
   return {most_tiles(call, side, Tile::kSize) * heads, Tile::kThreads, int(sizeof(typename Tile::Shared))};
 }
 
 template <bool kDropout>
-Status simple_forward(const Attention& call, const Context& context) {
+Status simt_forward(const Attention& call, const Context& context) {
   return with_tile<kDropout>(call, [&](auto tag) {
     using Tile = typename decltype(tag)::type;
-    return launch(context, attention_simple_forward_kernel<Tile>, simple_grid<Tile>(call, Side::queries), call,
+    return launch(context, attention_simt_forward_kernel<Tile>, simt_grid<Tile>(call, Side::queries), call,
                   Scores<typename Tile::T>(call));
   });
 }
 
 template <bool kDropout>
-Status simple_backward(const Attention& call, void* workspace, const Context& context) {
+Status simt_backward(const Attention& call, void* workspace, const Context& context) {
   const BackwardSums sums(call, workspace);
   FUSEDOPS_TRY(begin_backward(call, sums, context));
   return with_tile<kDropout>(call, [&](auto tag) {
     using Tile = typename decltype(tag)::type;
     const Scores<typename Tile::T> score(call);
     FUSEDOPS_TRY(
-        launch(context, attention_simple_dq_kernel<Tile>, simple_grid<Tile>(call, Side::queries), call, score, sums));
-    return launch(context, attention_simple_dk_dv_kernel<Tile>, simple_grid<Tile>(call, Side::keys), call, score, sums);
+        launch(context, attention_simt_dq_kernel<Tile>, simt_grid<Tile>(call, Side::queries), call, score, sums));
+    return launch(context, attention_simt_dk_dv_kernel<Tile>, simt_grid<Tile>(call, Side::keys), call, score, sums);
   });
 }
 

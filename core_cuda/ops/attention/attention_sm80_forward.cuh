@@ -9,9 +9,9 @@
 #pragma once
 
 #include "core/cuda/launch.cuh"
-#include "ops/attention/attention_dropout_mma.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_sm80_dropout.cuh"
 
 namespace fusedops::cuda {
 
@@ -163,7 +163,7 @@ Status launch_forward(const Attention& call, const Context& context) {
 }
 
 template <class T, bool kDropout = false>
-Status forward_mma(const Attention& call, const Context& context) {
+Status sm80_forward(const Attention& call, const Context& context) {
   const int dim = std::max(call.dim, call.dim_v);
   if (dim <= 64) return launch_forward<T, ForwardTile<64>, kDropout>(call, context);
   if (dim <= 128) return launch_forward<T, ForwardTile<128>, kDropout>(call, context);
