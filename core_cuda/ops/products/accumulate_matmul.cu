@@ -1,4 +1,4 @@
-// Limit: the tensor cores. total is read and written once, by the kernel that has the sums.
+// Limit: the tensor cores. The epilogue reads and writes total once.
 #include "ops/products/accumulate_matmul.h"
 
 namespace fusedops {

@@ -1,6 +1,6 @@
 // accumulate_matmul: total = total + op(a) @ op(b), where op transposes the last two dimensions or not. total is
-// updated in place. Of 16 bits, the products are summed in float32 and added to a float32 total, without being rounded
-// in between: so the gradients of a weight are summed up over the parts of a batch.
+// mutated. Products of 16-bit elements are summed in float32 and added to a float32 total without rounding in between.
+// So the gradients of a weight accumulate over microbatches.
 #pragma once
 
 #include "core/declaration/operator.h"
@@ -18,7 +18,6 @@ inline constexpr Signature kAccumulateMatmul{
 Operator accumulate_matmul();
 FUSEDOPS_CUDA_KERNEL Status accumulate_matmul_cuda(const Call& call);
 
-// The product whose c is the total.
 Matmul accumulated_product(const Call& call);
 
 }  // namespace fusedops

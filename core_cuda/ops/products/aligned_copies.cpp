@@ -5,26 +5,25 @@
 namespace fusedops {
 namespace {
 
-constexpr int64_t kPack = 8;   // elements of 16 bits in 16 bytes
-constexpr int64_t kLine = 64;  // in a line of the L2 cache, which copies of aligned lines share with no other
+constexpr int64_t kPack = 8;   // 16-bit elements in 16 bytes
+constexpr int64_t kLine = 64;  // 16-bit elements in an L2 cache line
 
-// Measured on an H200, in nanoseconds. A product that reads misaligned lines: by its operations, by its k-tiles one
-// after the other, or by its bytes.
+// Measured on an H200. The product of misaligned lines is bound by operations, by its sequential k-tiles or by bytes.
 constexpr double kFlopsPerNs = 155e3, kKTileNs = 1000, kBytesPerNs = 360;
 constexpr int64_t kKTileDepth = 32;
-// A product of aligned lines, and of those that TMA leaves over; a copy, which reads and writes.
+// The product of aligned lines, the product of the lines that TMA cannot read, and a copy.
 constexpr double kAlignedFlopsPerNs = 600e3, kAlignedBytesPerNs = 3600, kRemainderNs = 8000;
 constexpr double kLaunchNs = 3000, kCopyBytesPerNs = 1750;
 
-// The most that a copy may take: larger ones are made in parts, one after the other in the same memory. A part has so
-// many lines at least, and a matrix of a batch is not divided.
+// The memory of a copy. A larger copy is made in chunks of at least kMinLines lines, one after the other in the same
+// memory. A matrix of a batch is not divided.
 constexpr int64_t kMaxBytes = 128 << 20, kMinLines = 64;
 
 bool has_misaligned_lines(const Matmul::Matrix& matrix, int64_t batch) {
   return matrix.stride % kPack || (batch > 1 && matrix.batch_stride % kPack);
 }
 
-// True if TMA reads all but some of the elements that lie side by side: see tma_rows in matmul_dispatch.h.
+// True if TMA cannot read the last adjacent elements: see tma_rows in matmul_dispatch.h.
 bool has_tma_remainder(bool lie_side_by_side, int64_t elements, int64_t batch) {
   return batch == 1 && lie_side_by_side && elements % kPack;
 }
@@ -47,7 +46,7 @@ AlignedCopies::AlignedCopies(const Matmul& product)
   const double bytes_of_one = double(product.k) * 2;
   const double bytes_a = double((a_is_shared ? 1 : product.batch) * product.m) * bytes_of_one;
   const double bytes_b = double((b_is_shared ? 1 : product.batch) * product.n) * bytes_of_one;
-  // Than the product of what TMA leaves, which reads all of the other matrix.
+  // Compares with the product of the remainder that TMA cannot read, which reads all of the other matrix.
   const auto copy_takes_less = [&](double bytes, double bytes_of_other) {
     return (is_misaligned ? 0 : kLaunchNs) + bytes / kCopyBytesPerNs < kRemainderNs + bytes_of_other / kBytesPerNs;
   };
@@ -70,7 +69,7 @@ AlignedCopies::AlignedCopies(const Matmul& product)
 
   const double k_tiles = double(product.k) / double(std::max(product.splits, int64_t(1)) * kKTileDepth);
   const double as_it_is = std::max({operations / kFlopsPerNs, k_tiles * kKTileNs, (bytes_a + bytes_b) / kBytesPerNs});
-  // Each part of b meets all of a.
+  // a is copied again for each chunk of b.
   const double times = rows < product.m ? double((product.n + columns - 1) / std::max(columns, int64_t(1))) : 1;
   const double copied = (of_a ? times * bytes_a : 0) + (of_b ? bytes_b : 0);
   const double of_copies =

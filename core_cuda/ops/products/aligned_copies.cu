@@ -1,4 +1,4 @@
-// Limit: memory, which is read and written once. Both copies are one launch.
+// Limit: memory bandwidth. Each element is read and written once; both copies are one launch.
 #include "core/common/ceil_div.h"
 #include "core/cuda/async_copy.cuh"
 #include "core/cuda/divisor.cuh"
@@ -18,11 +18,11 @@ struct CopyCall {
   T* to;
   int64_t to_stride, rows, columns;
   bool transposed;
-  int64_t count, blocks;  // of packs, of blocks
-  Divisor inner, outer;   // of the number of a pack, or of a tile
+  int64_t count, blocks;  // packs, blocks
+  Divisor inner, outer;   // divide the index of a pack, or of a tile
 };
 
-// A matrix whose rows are its lines: a thread copies two packs.
+// A matrix whose lines are its rows: a thread copies two packs.
 constexpr int kPacksOfThread = 2, kPacksOfBlock = kThreads * kPacksOfThread;
 
 __device__ void copy_packs(const CopyCall& call, int64_t block) {
@@ -34,7 +34,7 @@ __device__ void copy_packs(const CopyCall& call, int64_t block) {
     const auto [line, pack] = call.inner.divide(number);
     const auto [batch, row] = call.outer.divide(line);
     const int64_t column = pack * kPack;
-    // Behind a row is the next one, or what lies between both.
+    // Elements readable behind the row: the next row, or the gap between both.
     const int64_t exist = (call.rows - 1 - row) * call.stride + call.columns - column;
     to[i] = number < call.count ? call.to + line * call.to_stride + column : nullptr;
     packs[i].begin(call.from + batch * call.batch_stride + row * call.stride + column, to[i] ? exist : 0);
@@ -44,12 +44,13 @@ __device__ void copy_packs(const CopyCall& call, int64_t block) {
     if (to[i]) *reinterpret_cast<Pack<T>*>(to[i]) = packs[i].end();
 }
 
-// A matrix whose columns are its lines: a block copies a tile through shared memory. It takes the aligned words of 16
-// bytes in which the tile's lines are, so that the copies are asynchronous, and finds the elements in them.
+// A matrix whose lines are its columns: a block transposes a tile through shared memory. Asynchronous copies load the
+// aligned 16-byte words that contain the tile's lines.
 constexpr int kTile = 64, kWords = kTile / kPack + 1;
 constexpr int kPitch = kTile + 2 * kPack;  // elements
 
-// Lines that a warp reads at the same time are 8 apart. They lie side by side, in different banks.
+// Offset of a line in shared memory. A warp reads lines that are 8 apart at the same time: adjacent here, they are in
+// different banks.
 __device__ int place_of(int line) { return (line % kPack * (kTile / kPack) + line / kPack) * kPitch; }
 
 __device__ void transpose_tile(const CopyCall& call, int64_t block, T* tile) {
@@ -73,7 +74,7 @@ __device__ void transpose_tile(const CopyCall& call, int64_t block, T* tile) {
   wait_for_copies<0>();
   __syncthreads();
 
-  // A thread has 8 columns of two rows; four threads side by side write 64 bytes of a row.
+  // A thread has 8 columns of two rows; four neighbouring threads write 64 bytes of a row.
   constexpr int kSide = 4, kPairs = kTile / 2;
   static_assert(kPairs * kTile / kPack == kThreads);
   const int thread = static_cast<int>(threadIdx.x), pair = thread / kSide % kPairs;

@@ -1,20 +1,19 @@
-// Copies of matrices of 16 bits whose lines do not begin at multiples of 16 bytes.
+// Aligned copies of 16-bit matrices whose lines do not begin at multiples of 16 bytes.
 //
-// The hardware has no asynchronous copy for such lines, so that a product which reads them as they are is limited by
-// its loads. Copies in the workspace, whose lines are aligned, take one pass over the matrix, and each element is then
-// read by fast copies as often as there are tiles. A matrix with aligned lines that TMA cannot read whole is copied,
-// too, where that takes less time than a product of what is left.
+// The hardware has no asynchronous copy for such lines, so that loads limit a product that reads them in place. A copy
+// in the workspace costs one pass over the matrix; the tiles then read it by fast copies. A matrix with aligned lines
+// that TMA cannot read whole is copied too, if that is faster than a product of the remainder.
 //
-// Not copied: matrices of a product without a workspace, single ones of a batch and lines that are too large, as
-// aligned_copies.cpp says.
+// A product without a workspace gets no copies, nor do matrices of a batch or lines beyond the limit in
+// aligned_copies.cpp.
 #pragma once
 
 #include "ops/products/matmul.h"
 
 namespace fusedops {
 
-// Which matrices of a product are copied, so that it takes less time in all. This follows from the shape and the
-// strides alone, as the size of the workspace must.
+// The matrices of a product that are copied to save time. They depend on shape and strides alone, as the size of the
+// workspace must.
 struct AlignedCopies {
   explicit AlignedCopies(const Matmul& product);
 
@@ -25,16 +24,16 @@ struct AlignedCopies {
   size_t bytes_of_line() const { return size_t(stride) * 2; }
 
   bool of_a = false, of_b = false;
-  bool is_misaligned = false;       // false: other GPUs than 9.x read both matrices as they are
-  int64_t matrices, rows, columns;  // of the batch and of c at a time, so that copies take little memory
+  bool is_misaligned = false;       // false: only 9.x copies
+  int64_t matrices, rows, columns;  // chunk of the batch and of c that is computed at a time
   bool a_is_shared, b_is_shared;    // by all matrices of the batch
   int64_t stride;                   // between lines of a copy, which run along k
 };
 
 namespace cuda {
 
-// The rows of `batch` matrices [rows, columns] of 16-bit elements, one after the other. `to` and its stride are
-// multiples of 16 bytes. What becomes of the elements between a row and the next is not defined.
+// Copies the rows of `batch` matrices [rows, columns] of 16-bit elements. `to` and its stride are multiples of 16
+// bytes. Elements between two rows of `to` are undefined.
 struct LineCopy {
   Matmul::Matrix from = {};
   int64_t batch = 0, rows = 0, columns = 0;  // no rows: nothing is copied

@@ -1,4 +1,4 @@
-// Epilogues of gemm_sm90.cuh that write their results from registers, with tiles of PingPongTiles.
+// Epilogues of gemm_sm90.cuh with PingPongTiles that store results directly from registers.
 #pragma once
 
 #include "core/cuda/tensor_core.cuh"
@@ -6,14 +6,14 @@
 
 namespace fusedops::cuda {
 
-// The place of a thread's sums in a tile. Of each 8 columns, a thread holds the sums of two neighbours, in one row and
-// in that 8 below; and the same 64 rows further down.
+// Position of a thread's sums in a tile. Of each 8 columns a thread holds two adjacent ones, in one row and in the row
+// 8 below; and the same 64 rows further down.
 struct SumPlace {
   static constexpr int kGroups = 128 / 8, kRows = 4;
   using Sums = float[kRows / 2][4 * kGroups];
   using Row = float[2 * kGroups];
 
-  // The thread's row i, as a copy: a loop over the rows that is not unrolled has a quarter of the code.
+  // Copies the thread's row i, so that a loop over the rows need not be unrolled: a quarter of the code.
   static __forceinline__ __device__ void copy_row(const Sums& sums, int i, Row& row) {
 #pragma unroll
     for (int j = 0; j < 2 * kGroups; ++j) {
@@ -24,11 +24,10 @@ struct SumPlace {
   }
   static __device__ constexpr int row(int i) { return i / 2 * 64 + i % 2 * 8; }
 
-  // The thread's first row in the tile.
   static __device__ int first_row() { return sm90::Fragment(threadIdx.x % sm90::kWarpgroup).first_row; }
 };
 
-// The transpose of the 4 x 4 words that the four lanes of a quad hold: lane i gives its word j to lane j, as word i.
+// Transposes the 4 x 4 words of a quad: lane i gives its word j to lane j, as word i.
 __device__ inline void transpose_in_quad(uint32_t (&words)[4]) {
   const int lane = threadIdx.x % 4;
   const auto exchange = [](uint32_t& low, uint32_t& high, bool is_high, int distance) {
@@ -41,8 +40,8 @@ __device__ inline void transpose_in_quad(uint32_t (&words)[4]) {
   exchange(words[2], words[3], lane & 1, 1);
 }
 
-// Gives each lane of a quad 8 neighbouring elements of a row, rounded, from two of each 8 of 32 columns that it holds.
-// Written in one access, they are 64 bytes of the row together.
+// Gives each lane of a quad 8 adjacent rounded elements of a row, from two of each 8 of the 32 columns that the quad
+// holds. The quad then stores 64 bytes of the row in one access.
 template <class T>
 __device__ uint4 rounded_in_quad(const float (&values)[8]) {
   uint32_t words[4];

@@ -1,4 +1,4 @@
-// The epilogue of a product, one element at a time: for kernels whose own speed it does not limit.
+// The epilogue of a product, one element at a time, for kernels that it does not slow down.
 #pragma once
 
 #include "core/common/activations.h"
@@ -20,7 +20,7 @@ struct ElementEpilogue {
 
   __device__ bool is_empty() const { return !bias && !activation && !z; }
 
-  // The value of element i of c, which is in this column, from its sum.
+  // Element i of c, which is in this column, from its sum. Stores z.
   __device__ compute_t<T> finish(compute_t<T> sum, int64_t i, int64_t column) const {
     if (bias) sum += to_compute(bias[column]);
     if (z) z[i] = from_compute<T>(sum);

@@ -1,5 +1,5 @@
-// The ring of operand tiles in shared memory of matmul_few_tiles_sm90.cuh: one thread of a block copies the tiles there
-// through TMA, and its warpgroups multiply them.
+// Main loop of matmul_few_tiles_sm90.cuh: a producer thread copies operand tiles through TMA into a ring in shared
+// memory, and consumer warpgroups multiply them.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -11,11 +11,11 @@
 
 namespace fusedops::cuda {
 
-// The lines of op(b) in a box. `along_k`: their unit stride is along k.
+// Lines of op(b) in a TMA box. `along_k`: their unit stride is along k.
 FUSEDOPS_HD constexpr int column_lines(bool along_k, int n) { return along_k && n < kTileLines ? n : kTileLines; }
 
-// Each block of a pair copies half of the lines of a shared tile, a multiple of 8 of them, if they run along k; half of
-// the depth otherwise.
+// Each block of a pair copies half of a multicast tile: half of its lines, a multiple of 8, if they run along k, or
+// half of its depth otherwise.
 FUSEDOPS_HD constexpr int half_of_lines(int lines) { return (lines + 15) / 16 * 8; }
 
 // A tile of c. kRowsAlongK and kAlongK: the lines of unit stride of op(a), and of op(b), run along k.
@@ -26,15 +26,15 @@ struct FewTiles {
   static constexpr int kLines = kTileLines, kDepth = kTileDepth;
   static constexpr int kRows = kRows_, kColumns = kColumns_;
 
-  // A warpgroup multiplies 64 columns, but 128 of 256: five warps, four warpgroups' and the one that copies, would have
-  // to share a quarter of the registers. Its sums need registers of the warpgroup that copies.
+  // A consumer warpgroup has 64 columns, but 128 if a tile has 256: four consumers and the producer would not have
+  // enough registers. Two consumers take registers of the producer's warpgroup.
   static constexpr int kProducts = kColumns == 256 ? 2 : 1, kWarpgroups = kColumns / kLines / kProducts;
   static constexpr bool kTakesRegisters = kProducts > 1;
   static constexpr int kConsumers = kWarpgroups * 128, kConsumerWarps = kConsumers / 32;
   static constexpr int kThreads = kConsumers + (kTakesRegisters ? 128 : 32);
 
-  // As many stages as fit; beside them, a part of c on its way to memory, of 32 rows at least, if blocks may stay.
-  // Those of 64 columns need all room for the ring, and of few rows two fit on a multiprocessor.
+  // As many stages as fit, beside at least 32 staged rows of c if blocks may be persistent. Tiles of 64 columns need
+  // all memory for the ring; with few rows two blocks fit on a multiprocessor.
   static constexpr bool kCanPersist = kColumns > 64, kCanSplit = kColumns <= kMaxSplitColumns;
   static constexpr int kBlocks = !kCanPersist && kRows <= 64 ? 2 : 1;  // on a multiprocessor
   static constexpr int kRoom = kCanPersist ? (227 << 10) - 512 : (224 << 10) / kBlocks, kMinStaged = 32;
@@ -55,11 +55,10 @@ struct FewTiles {
   static_assert(offsetof(Shared, full) >= kRows * kSumPitch * sizeof(float));
   static_assert(sizeof(Shared) <= 227 << 10);
 
-  // The rows of a tile whose lines do not run along k come in pieces of 64, since TMA copies 128 bytes of a line at
-  // most.
+  // Lines that do not run along k are copied in pieces of 64 elements: a TMA box has at most 128 bytes of a line.
   static constexpr int kRowLines = kRowsAlongK ? kRows : kLines;
 
-  // The sums of a thread, as Fragment in wgmma.cuh describes them. A column of c is a row of the fragment.
+  // Accumulator of a thread, see Fragment in wgmma.cuh. A column of c is a row of the fragment.
   using Sums = float[kProducts][kRows / 2];
   using State = sm90::RingState<kStages>;
 };
@@ -68,27 +67,27 @@ template <class T>
 struct FewTilesCall {
   int m, n, k;
   int row_tiles, column_tiles;
-  int rows;      // a tile has kRows of them at most: those of c are shared out evenly
-  int k_splits;  // of k
+  int rows;  // rows of a tile, at most kRows: tiles divide the rows of c evenly
+  int k_splits;
   Sharing sharing;
-  bool is_persistent;  // a block goes from tile to tile
+  bool is_persistent;  // blocks loop over tiles
   T* c;
   int64_t c_stride;
-  bool store_packs;  // four neighbours in one access
+  bool store_packs;  // stores four adjacent elements in one access
   ElementEpilogue<T> epilogue;
 
   __device__ bool is_multicast() const { return sharing != Sharing::nothing; }
 };
 
-// A block's tiles and its part of k. The parts of a tile are a cluster, and so are two tiles that share columns or
-// rows. Tiles that run at the same time have at most kHigh different rows of tiles, so that the L2 cache holds what
-// they read. The last tile of rows, or of columns, ends where c does and begins within the one before, which computes
-// and writes the same values there: to copy lines behind the end of a matrix, as zeros, would take longer.
+// The current work tile of a block, and its split of k. The splits of a tile form a cluster, and so do two tiles that
+// share columns or rows. Tiles that run at the same time span at most kGroupHeight rows of tiles, so that L2 holds
+// their operands. The last tile along each dimension ends where c does and overlaps the one before, which writes the
+// same values there: to copy lines behind the end of a matrix, as zeros, takes longer.
 template <class S>
 struct FewTilesWork {
   static constexpr int kGroupHeight = 16;
   const FewTilesCall<typename S::T>& call;
-  int row, column;  // the first of the tile
+  int row, column;  // first of the tile
   int split, k_tiles;
 
   __device__ explicit FewTilesWork(const FewTilesCall<typename S::T>& call)
@@ -107,7 +106,7 @@ struct FewTilesWork {
     row = min((first + slot % high) * call.rows, call.m - call.rows);
     column = max(min(column_tile * S::kColumns, call.n - S::kColumns), 0);
   }
-  // Calls for_tile for each tile of the block, from the one where it is.
+  // Calls for_tile for the current tile of the block and each further one.
   template <class ForTile>
   __device__ void for_each(ForTile&& for_tile) {
     const int tiles = call.row_tiles * call.column_tiles;
@@ -130,8 +129,7 @@ __device__ void copy_lines(const CUtensorMap& tiles, uint64_t* barrier, void* to
     cute::SM90_TMA_LOAD_2D::copy(&tiles, barrier, sm90::kCacheHint, to, x, y);
 }
 
-// Copies a tile of one operand, in pieces of kPiece lines, of which `lines` are copied; if the pair shares it, its
-// half.
+// Copies `lines` lines of an operand tile in pieces of kPiece; only this block's half if the pair shares the tile.
 template <bool kAlongK, int kSize, int kPiece, class T>
 __device__ void copy_operand(const CUtensorMap& tiles, bool shared, uint64_t* full, T* to, int line, int k, int lines) {
 #pragma unroll
@@ -149,8 +147,8 @@ __device__ void copy_operand(const CUtensorMap& tiles, bool shared, uint64_t* fu
   }
 }
 
-// Copies all k-tiles into the ring, by one thread. Rows behind those of a tile, and columns behind those of
-// c, keep their former values: products with them are not written.
+// The producer thread: copies all k-tiles into the ring. Rows behind the tile and columns behind c keep their former
+// values: products with them are not stored.
 template <class S>
 __device__ void copy_tiles(typename S::Shared& shared, typename S::State* state, const FewTilesWork<S>& work,
                            const CUtensorMap& tiles_of_a, const CUtensorMap& tiles_of_b) {
@@ -161,7 +159,7 @@ __device__ void copy_tiles(typename S::Shared& shared, typename S::State* state,
   const int lines = S::kColumns / S::kLines * column_lines(S::kAlongK, call.n) + arriving_rows;
   const int bytes = lines * S::kDepth * int(sizeof(typename S::T));
   int k = work.split * S::kDepth;
-  // A producer has 40 registers if the sums take the others.
+  // The producer has only 40 registers if kTakesRegisters.
 #pragma unroll(S::kTakesRegisters ? 1 : 2)
   for (int i = 0; i < work.k_tiles; ++i, ++*state, k += call.k_splits * S::kDepth) {
     const int stage = state->stage;
@@ -175,7 +173,7 @@ __device__ void copy_tiles(typename S::Shared& shared, typename S::State* state,
   }
 }
 
-// The warpgroups' products of a tile. A stage is empty when all warps that read it, of both blocks of a pair, are done.
+// The consumers' products of a tile. A stage is empty when all warps of both blocks of a pair have read it.
 template <class S>
 __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typename S::State* state,
                                                const FewTilesWork<S>& work, typename S::Sums& sums) {
@@ -214,7 +212,7 @@ __forceinline__ __device__ void multiply_tiles(typename S::Shared& shared, typen
         sm90::multiply_k_block<typename S::T, matrix.kMajor, rows.kMajor>((matrix + product * kProductOffset).at(k),
                                                                           rows.at(k), sums[product], /*adds=*/true);
     cute::warpgroup_commit_batch();
-    cute::warpgroup_wait<1>();  // the tile before this one is read
+    cute::warpgroup_wait<1>();  // the previous stage has been read
     if (i > 0) release(last_stage);
     last_stage = stage;
   }

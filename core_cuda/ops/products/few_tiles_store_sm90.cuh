@@ -1,4 +1,4 @@
-// The stores of a tile of c, for matmul_few_tiles_sm90.cuh.
+// Epilogues of matmul_few_tiles_sm90.cuh.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -9,11 +9,11 @@
 
 namespace fusedops::cuda {
 
-// c from a warpgroup's sums, with a bias at most: through shared memory, part by part, and TMA, which writes while the
-// next tile is multiplied.
+// The epilogue of persistent blocks, with no more than a bias: stores c chunk by chunk through shared memory and TMA,
+// which overlaps with the next tile's products.
 //
-// Of 16 columns for each warp, and of each 8 rows, a thread holds the sums of two rows, in one column and in that 8
-// further: stmatrix turns each 8 x 8 of them over.
+// A warp has 16 columns. Of each 8 rows, a thread holds two adjacent ones, in one column and in the column 8 further;
+// stmatrix transposes each 8 x 8.
 template <class S>
 __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& sums, const FewTilesWork<S>& work,
                            const CUtensorMap& tiles_of_c) {
@@ -25,7 +25,7 @@ __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& s
   };
 #pragma unroll
   for (int first = 0; first < S::kRows; first += S::kStagedRows) {
-    cute::tma_store_wait<0>();  // what was there before is read
+    cute::tma_store_wait<0>();  // the previous chunk has been read
     cutlass::arch::NamedBarrier::sync(128, group);
 #pragma unroll
     for (int product = 0; product < S::kProducts; ++product) {
@@ -57,7 +57,7 @@ __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& s
     }
     cute::tma_store_fence();
     cutlass::arch::NamedBarrier::sync(128, group);
-    // A thread for each 8 rows: it also waits for them.
+    // One thread per 8 rows stores them and waits for the store.
     if (const int row = lane * 8; warp < S::kProducts && row < S::kStagedRows && first + row < work.call.rows) {
       const int piece = warp * S::kWarpgroups + int(group);
       cute::SM90_TMA_STORE_2D::copy(&tiles_of_c, shared.staged[piece] + row * S::kLines,
@@ -67,7 +67,7 @@ __device__ void store_tile(typename S::Shared& shared, const typename S::Sums& s
   }
 }
 
-// The sums of a tile, for finish_tile, in the memory of the ring, which is free now.
+// Writes the sums of a tile for finish_tile to the memory of the ring, which is free now.
 template <class S>
 __device__ void spread_sums(float* all, const typename S::Sums& sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -81,8 +81,9 @@ __device__ void spread_sums(float* all, const typename S::Sums& sums) {
     }
 }
 
-// Writes c from the sums of all parts. A consumer has four neighbouring columns, and the rows of its part's turn: four
-// of them at a time, so that a branch for the activation costs little and each formula is compiled twice only.
+// The other epilogue: adds the sums of all splits and stores c. The splits take the rows in turn. A consumer has four
+// adjacent columns and takes four rows at a time: the branch for the activation then costs little, and each formula is
+// compiled only twice.
 template <class S>
 __device__ void finish_tile(const float* all, const FewTilesWork<S>& work) {
   using T = typename S::T;
@@ -106,7 +107,7 @@ __device__ void finish_tile(const float* all, const FewTilesWork<S>& work) {
       if (split < call.k_splits)
         partials_of[split] = cooperative_groups::this_cluster().map_shared_rank(all + in_tile, split);
 
-  const int next = call.k_splits * kRowsAtOnce;  // from one row of the thread to the next
+  const int next = call.k_splits * kRowsAtOnce;  // stride between the rows of a thread
   const auto finish_rows = [&]<int kCount>(std::integral_constant<int, kCount>, int row) {
     float sums[kCount][kPack] = {};
     const auto add = [&](int i, const float4& split) {

@@ -9,7 +9,7 @@
 namespace fusedops {
 
 // Both weights are [out, in], or [in, out] if transpose_weight is false. gate and up, the two sums with their biases,
-// are empty unless keep is true; the backward then computes them again.
+// are empty unless keep is true; without them the backward recomputes them.
 inline constexpr Signature kGatedLinear{
     .name = "gated_linear",
     .inputs = {matrix_of_rows("x"), weight_matrix("gate_weight"), weight_matrix("up_weight"),
@@ -24,7 +24,7 @@ inline constexpr Signature kGatedLinear{
 Operator gated_linear();
 FUSEDOPS_CUDA_KERNEL Status gated_linear_cuda(const Call& call);
 
-// What is not needed is returned empty.
+// Gradients that are not needed are empty.
 inline constexpr Signature kGatedLinearBackward{
     .name = "gated_linear_backward",
     .inputs = {matrix_of_rows("dy"), matrix_of_rows("x"), weight_matrix("gate_weight"), weight_matrix("up_weight"),
@@ -48,7 +48,6 @@ inline constexpr Signature kGatedLinearBackward{
 
 Operator gated_linear_backward();
 
-// The call of gated_linear.
 struct GatedLinear {
   explicit GatedLinear(const Call& call);
 
@@ -56,14 +55,14 @@ struct GatedLinear {
   Matmul up_product(void* to) const;
 
   DType dtype;
-  int64_t rows, columns, depth;  // of y, and of the sums
+  int64_t rows, columns, depth;  // y is [rows, columns]
   Matmul::Matrix x, gate_weight, up_weight;
   const void *gate_bias, *up_bias;
   int activation;
-  void *y, *gate, *up;  // gate and up: null if not kept
+  void *y, *gate, *up;  // gate and up: null if not saved
 };
 
-// The operator as two products and gated_act, for where no kernel does all in one.
+// The operator as two products and gated_act, without a fused kernel.
 size_t gated_linear_workspace(const Call& call);
 Status gated_linear_in_parts(const Call& call);
 

@@ -1,6 +1,5 @@
-// The calls of other operators that gated_linear's backward consists of: gated_linear, if gate and up were not saved;
-// gated_act_backward; for each weight its product, for each bias the sum over the rows; and the sum of both parts of
-// dx.
+// gated_linear_backward as calls of other operators: gated_linear, if gate and up were not saved; gated_act_backward; a
+// product for each weight; a sum over the rows for each bias; and the sum of both terms of dx.
 #include <algorithm>
 
 #include "ops/activations/gated_act.h"
@@ -17,7 +16,7 @@ constexpr auto kActivation = attribute_of<std::string>(kGatedLinearBackward, "ac
 constexpr auto kTransposeWeight = attribute_of<bool>(kGatedLinearBackward, "transpose_weight");
 constexpr auto kNeedDx = attribute_of<bool>(kGatedLinearBackward, "need_dx");
 
-// The names of one of the two products.
+// Argument names of one of the two products.
 struct Names {
   int weight, bias, sums;
   int dweight, dbias;
@@ -110,7 +109,7 @@ class Calls {
     gate_.products.output<"da">() = dx_.view;
     up_.products.output<"da">() = other_.view;
 
-    // The call of the forward, by the same kernel: gate and up have the same bits. y goes where dgate will be.
+    // The same kernel as in the forward: gate and up have the same bits. y takes the memory of dgate.
     forward_.input<"x">() = &x_.view;
     forward_.input<"gate_weight">() = call.inputs[kGate.weight];
     forward_.input<"up_weight">() = call.inputs[kUp.weight];

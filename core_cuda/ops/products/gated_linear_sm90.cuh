@@ -1,9 +1,9 @@
-// gated_linear for 16 bits on compute capability 9.x: one product of x with both weights, whose halves meet in
-// registers. Limit: the tensor cores.
+// 16-bit gated_linear on compute capability 9.x: one product of x with both weights, fused with the gate. Limit: the
+// tensor cores.
 //
-// A tile has 64 columns of y, and the 64 columns of sums of either weight, so that a thread holds both factors of each
-// of its results. The warpgroups take turns, as in linear_sm90.cuh. Each weight is a tensor of its own to TMA, and each
-// block of a pair copies one of them for both.
+// A tile has 64 columns of y, and so 64 columns of sums of each weight: a thread holds gate and up of its results. The
+// schedule is ping-pong, as in linear_sm90.cuh. Each weight has a TMA descriptor, and each block of a pair copies one
+// weight for both.
 #pragma once
 
 #include "core/common/activations.h"
@@ -14,11 +14,11 @@ namespace fusedops::cuda {
 
 using GatedTiles = TileShape<2 * kGatedColumns, Schedule::ping_pong, true, 2>;
 
-// Writes y, and both factors if they are wanted.
+// Stores y, and gate and up if they are saved.
 template <class T>
 struct StoreGated {
   const T *gate_bias, *up_bias;
-  T *y, *gate, *up;  // gate and up: null if not wanted
+  T *y, *gate, *up;  // gate and up: null if not saved
   int rows, columns, activation;
 
   static constexpr int kStagedBytes = 0;

@@ -1,5 +1,5 @@
-// The main loop of the products in gemm_sm90.cuh: one thread copies tiles of both operands through TMA into a ring in
-// shared memory, and warpgroups multiply them.
+// Main loop of gemm_sm90.cuh: a producer thread copies operand tiles through TMA into a ring in shared memory, and
+// consumer warpgroups multiply them.
 #pragma once
 
 #include "core/cuda/sm90/tma.cuh"
@@ -7,8 +7,8 @@
 
 namespace fusedops::cuda {
 
-// Copies lines of an operand. Lines along k are one box; others lie in pieces of 64, since a box has at most 128 bytes
-// of a line.
+// Copies lines of an operand. Lines along k are one box; others are copied in pieces of 64 elements, since a box has at
+// most 128 bytes of a line.
 template <class S, bool kAlong, int kSize, bool kMulticasts>
 __forceinline__ __device__ void copy_lines(const CUtensorMap& map, uint64_t* full, typename S::T* to, int line, int k,
                                            int matrix) {
@@ -23,8 +23,8 @@ __forceinline__ __device__ void copy_lines(const CUtensorMap& map, uint64_t* ful
   }
 }
 
-// Copies the operands of a work tile. Each block of a pair copies half of the columns, for both; if a tile has columns
-// of two matrices b, those of one.
+// Copies the operands of a work tile. Each block of a pair multicasts half of the columns: those of one matrix if the
+// tile has columns of two matrices b.
 template <class S, class Call>
 __forceinline__ __device__ void copy_tile(const Call& call, typename S::Shared& shared, typename S::State& state,
                                           const WorkTile& tile) {
@@ -43,7 +43,7 @@ __forceinline__ __device__ void copy_tile(const Call& call, typename S::Shared& 
   }
 }
 
-// Marks a stage as empty, by all threads of a warpgroup, in both blocks of a pair: both copy into it.
+// Marks a stage as empty in both blocks of a pair, since both copy into it. Called by whole warpgroups.
 template <class S>
 __forceinline__ __device__ void release_stage(typename S::Shared& shared, int stage) {
   if constexpr (S::kIsPaired) {
@@ -54,8 +54,8 @@ __forceinline__ __device__ void release_stage(typename S::Shared& shared, int st
   }
 }
 
-// The sums of a warpgroup from `row` of the tile on, after this many k-tiles. on_issue() follows the last product's
-// start, before its end.
+// Accumulates the k-tiles of a work tile for a warpgroup whose rows begin at `row`. Calls on_issue() between issue and
+// completion of the last product.
 template <class S, class OnIssue>
 __forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typename S::State& state, int k_tiles,
                                               int row, typename S::Sums& sums, OnIssue&& on_issue) {
@@ -77,7 +77,7 @@ __forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typena
         sm90::multiply_k_block<typename S::T, a.kMajor, b.kMajor>(
             (a + product * sm90::line_offset<S::kDepth>(64)).at(k), b.at(k), sums[product], /*adds=*/i > 0 || k > 0);
     cute::warpgroup_commit_batch();
-    cute::warpgroup_wait<1>();  // the stage before this one is read
+    cute::warpgroup_wait<1>();  // the previous stage has been read
     if (i > 0) release_stage<S>(shared, last);
     last = state.stage;
     ++state;

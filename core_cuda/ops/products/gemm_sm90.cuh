@@ -1,11 +1,11 @@
-// Products of 16 bits with large tiles on compute capability 9.x. Reads a and b once per block tile through TMA and
-// computes on the warpgroup tensor cores (wgmma) in float32 over the whole of k; an epilogue gets the sums in
-// registers. Limit: the tensor cores.
+// 16-bit products with large tiles on compute capability 9.x. Reads a and b once per block tile through TMA and
+// accumulates with wgmma in float32 over the whole of k; an epilogue gets the sums in registers. Limit: the tensor
+// cores.
 //
 // An epilogue has kStagedBytes, the shared memory of each warp for its stores, and
 // operator()(sums, work tile, staged): `sums` are S::Sums of the warpgroup, `staged` is the memory of the warp. Rows
-// and columns may lie outside of c. Three more functions are optional: prepare(product), on the host, describes c to
-// TMA; one thread calls prefetch_descriptors() at the start, and prefetch(tile) for each work tile of its block.
+// and columns may lie outside of c. Three functions are optional: prepare(product), on the host, makes TMA descriptors
+// of c; one thread calls prefetch_descriptors() at the start, and prefetch(tile) for each work tile of its block.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -24,7 +24,7 @@ struct GemmCall {
   bool has_matrices_a, has_matrices_b;
 };
 
-// This block's tile of those that the scheduler assigns to its cluster.
+// The block's work tile, from the scheduler's work tile of its cluster.
 template <class S>
 __forceinline__ __device__ WorkTile work_tile(const TileScheduler& scheduler, int work) {
   const WorkTile tile = scheduler.at(work);  // in tiles of a cluster
@@ -104,16 +104,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     cutlass::arch::warpgroup_reg_alloc<S::kConsumerRegisters>();
     consume<S>(call, shared, first, stride, group);
   }
-  // No block leaves while its pair copies into its memory or arrives at its barriers.
+  // A block must not exit while its pair copies into its memory or arrives at its barriers.
   if constexpr (S::kIsPaired) cute::cluster_sync();
 }
 
-// True if each product of the batch has a matrix of its own; false if they share one.
+// False if all products of the batch share one matrix.
 inline bool has_matrices(const Matmul& product, const Matmul::Matrix& matrix) {
   return product.batch > 1 && matrix.batch_stride != 0;
 }
 
-// Describes boxes of `count` lines and kTileDepth of k of an operand with this many lines.
+// TMA descriptor of boxes [count, kTileDepth] of an operand [lines, k].
 inline Status describe_lines(const Matmul& product, const Matmul::Matrix& matrix, bool along_k, int64_t lines,
                              int count, CUtensorMap* result) {
   const bool is_batch = has_matrices(product, matrix);
@@ -129,7 +129,7 @@ inline Status describe_lines(const Matmul& product, const Matmul::Matrix& matrix
   return boxes.describe(result, sm90::promotion_of(stride));
 }
 
-// `others`: the matrices b after the first, if the tiles have columns of several.
+// `others`: further matrices b, if a tile has columns of several.
 template <class T, class Tiles, bool kRowsAlongK, bool kAlongK, class Epilogue, class... Others>
 Status launch_gemm(const Matmul& product, const Epilogue& epilogue, const Context& context, const Others&... others) {
   using S = Gemm<T, Tiles, kRowsAlongK, kAlongK, Epilogue::kStagedBytes>;

@@ -1,4 +1,4 @@
-// Stores of a warp's sums through shared memory and TMA, for the epilogues of gemm_sm90.cuh.
+// Stores of a warp's sums through shared memory and TMA, for epilogues of gemm_sm90.cuh.
 #pragma once
 
 #include "core/cuda/sm90/swizzled_tile.cuh"
@@ -8,25 +8,24 @@
 
 namespace fusedops::cuda {
 
-// Panels of a warp on their way to memory: 16 rows of 128 bytes, in two buffers that take turns. A warp needs no other
-// one, and so no barrier of the block. A work tile has an even number of panels: the next one begins with the first
-// buffer again.
+// Double-buffered panels of a warp, 16 rows of 128 bytes each. Warps are independent, so no block barrier is needed. A
+// work tile has an even number of panels, so that each one begins with the first buffer.
 template <class Out>
 class PanelStores {
  public:
   static constexpr int kRows = 16, kColumns = 128 / int(sizeof(Out)), kBufferBytes = kRows * 128;
   static constexpr int kBytes = 2 * kBufferBytes;
 
-  // The sums of a thread in a panel, as in Fragment.
+  // Sums of a thread in a panel, see Fragment.
   static constexpr int kValues = kColumns / 2;
 
   __device__ PanelStores(char* buffers, int matrix) : buffers_(buffers), matrix_(matrix) {}
 
-  // Stores a panel whose first element in c is in this row and column. value(i): of the thread's.
+  // Stores the panel whose first element in c is in this row and column. value(i) is the thread's i-th value.
   template <class Value>
   __forceinline__ __device__ void store(const CUtensorMap& c, int row, int column, Value&& value) {
     const int lane = threadIdx.x % 32;
-    cute::tma_store_wait<1>();  // the store before the last has read its buffer
+    cute::tma_store_wait<1>();  // the last store from this buffer has read it
     __syncwarp();
     char* const buffer = buffers_ + next_ * kBufferBytes;
     write(reinterpret_cast<uint16_t*>(buffer), lane, value);
@@ -39,7 +38,7 @@ class PanelStores {
     next_ ^= 1;
   }
 
-  // Describes c to TMA: 32 bits are two elements of 16.
+  // TMA descriptor of c. A 32-bit element counts as two of 16 bits.
   static Status describe(const Matmul& product, void* c, CUtensorMap* result) {
     const auto stride = cuuint64_t(product.c_stride) * sizeof(Out);
     const sm90::Boxes<3> boxes = {
@@ -64,7 +63,7 @@ class PanelStores {
             pair(i), pair(i + 2), pair(i + 4), pair(i + 6),
             *reinterpret_cast<cute::uint128_t*>(panel + Panel::at(lane % 16, i * 2 + lane / 16 * 8)));
     } else {
-      // Half of the rows write the right half of the panel first: neighbouring rows are in different banks.
+      // Odd rows write the right half of the panel first, to avoid bank conflicts with even rows.
       const bool is_odd = lane / 4 % 2;
 #pragma unroll
       for (int i = 0; i < kValues; i += 2) {

@@ -1,4 +1,4 @@
-// Tiles of the products in gemm_sm90.cuh, their memory, and the tile scheduler.
+// Tile shapes, shared memory and tile scheduler of gemm_sm90.cuh.
 #pragma once
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 
 namespace fusedops::cuda {
 
-// The schedules of two warpgroups that multiply, as CUTLASS names them. Cooperative: each has 64 rows of a tile of 128.
-// Ping-pong: each has a tile of 128 rows of its own, and while one runs its epilogue, the other multiplies.
+// Schedules of the two consumer warpgroups, as CUTLASS names them. Cooperative: each has 64 of the 128 rows of a tile.
+// Ping-pong: each has its own tile of 128 rows, and one runs its epilogue while the other multiplies.
 enum class Schedule { cooperative, ping_pong };
 
-// A tile has 128 rows. kIsPaired: a cluster of two blocks has neighbouring rows of tiles and reads each tile of b once.
-// kWeights: the columns of a tile are shared evenly by this many matrices b.
+// A tile has 128 rows. kIsPaired: a cluster of two blocks has adjacent rows of tiles and multicasts the tile of b.
+// kWeights: number of matrices b that share the columns of a tile evenly.
 template <int kColumns_, Schedule kSchedule_, bool kIsPaired_, int kWeights_ = 1>
 struct TileShape {
   static constexpr int kRows = 128, kColumns = kColumns_, kWeights = kWeights_;
@@ -23,23 +23,23 @@ struct TileShape {
   static constexpr bool kIsPaired = kIsPaired_;
 };
 
-// The largest tile whose sums fit into the registers of two warpgroups, and so reads the least.
+// The largest tile whose sums fit into the registers of two warpgroups: it has the highest arithmetic intensity.
 using LargeTiles = TileShape<256, Schedule::cooperative, true>;
-// For few tiles: twice as many blocks, and none that has only a neighbour in its cluster.
+// For small grids: twice as many blocks, and no cluster that is only half used.
 using SmallTiles = TileShape<128, Schedule::cooperative, false>;
-// For an epilogue that computes: with one tile for both warpgroups, the tensor cores would wait meanwhile.
+// For an expensive epilogue: with one tile for both warpgroups, the tensor cores would idle meanwhile.
 using PingPongTiles = TileShape<128, Schedule::ping_pong, true>;
 
-// A work tile of a warpgroup: the first row and column of its sums in c, and the matrix of the batch.
+// Work tile of a warpgroup: first row and column in c, and index in the batch.
 struct WorkTile {
   int row, column, matrix;
 };
 
-// Assigns work tiles to clusters. Tiles that run at the same time have at most kHigh different rows of clusters, so
-// that the L2 cache holds the lines that they read.
+// Assigns work tiles to clusters. Tiles that run at the same time span at most kGroupHeight rows of clusters, so that
+// L2 holds their operands.
 class TileScheduler {
  public:
-  // In tiles of a cluster.
+  // Counts are in cluster tiles.
   TileScheduler(int rows, int columns, int matrices)
       : count_(rows * columns * matrices),
         rows_(rows),
@@ -52,7 +52,7 @@ class TileScheduler {
 
   FUSEDOPS_HD int count() const { return count_; }
 
-  // The row and the column in tiles of a cluster.
+  // Row and column are in cluster tiles.
   __device__ WorkTile at(int work) const {
     const int matrix = quotient(work, by_of_matrix_), in_matrix = work - matrix * of_matrix_;
     const int group = quotient(in_matrix, by_of_group_), in_group = in_matrix - group * of_group_;
@@ -73,8 +73,8 @@ class TileScheduler {
   Divisor by_of_matrix_, by_of_group_, by_last_high_;
 };
 
-// The constants of a kernel. kRowsAlongK and kAlongK: the unit stride of a, and of b, is along k. kStagedBytes: shared
-// memory of each warp that multiplies, for stores of its epilogue.
+// Constants of a kernel. kRowsAlongK and kAlongK: the unit stride of a, and of b, is along k. kStagedBytes: shared
+// memory of each consumer warp for the stores of its epilogue.
 template <class T_, class Tiles_, bool kRowsAlongK_, bool kAlongK_, int kStagedBytes_>
 struct Gemm {
   using T = T_;
@@ -88,11 +88,11 @@ struct Gemm {
   static constexpr int kThreads = kConsumerThreads + sm90::kWarpgroup;
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
 
-  // A consumer has 64 rows, or twice 64. The sums of a thread are those of Fragment in wgmma.cuh.
+  // A consumer warpgroup has 64 rows, or twice 64. Accumulators of a thread: see Fragment in wgmma.cuh.
   static constexpr int kProducts = kIsPingPong ? 2 : 1;
   using Sums = float[kProducts][kColumns / 2];
 
-  // As many stages as fit into shared memory beside the epilogue's.
+  // As many stages as fit into shared memory beside the epilogue's memory.
   static constexpr int kStageBytes = (kRows + kColumns) * kDepth * int(sizeof(T));
   static constexpr int kStagedBytes = kStagedBytes_, kAllStaged = kStagedBytes * kConsumerThreads / 32;
   static constexpr int kRoom = (227 << 10) - 512;

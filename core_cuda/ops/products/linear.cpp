@@ -84,7 +84,7 @@ void set_products(SubCall<kMatmulBackward>& call, const MatrixView& dy, const Ma
 }
 
 void set_row_sum(SubCall<kBiasActBackward>& call, const MatrixView& gradient, const View* bias, const View& dbias) {
-  call.input<"dy">() = call.input<"x">() = &gradient.view;  // the identity does not ask for x
+  call.input<"dy">() = call.input<"x">() = &gradient.view;  // not read for the identity
   call.input<"bias">() = bias;
   call.output<"dbias">() = dbias;
   call.set_text<"activation">("identity");

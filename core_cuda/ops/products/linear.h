@@ -1,6 +1,6 @@
 // linear: y = act(z) with z = x W^T + bias, a product with an epilogue. Its gradient is dz = dy * act'(z), then that of
-// the product: dx = dz W and dW = dz^T x. z is saved with the bias, rounded once, so that the slope is that of the
-// value that the forward activated.
+// the product: dx = dz W and dW = dz^T x. z is saved with the bias, rounded once, so that act' is taken at the value
+// that the forward activated.
 #pragma once
 
 #include "core/common/activations.h"
@@ -11,8 +11,8 @@
 
 namespace fusedops {
 
-// W is [out, in], or [in, out] if transpose_weight is false. z is empty unless keep is true and the activation has a
-// slope of its own; the backward then calls linear again.
+// W is [out, in], or [in, out] if transpose_weight is false. z is empty unless keep is true and act' depends on z;
+// without z the backward recomputes it.
 inline constexpr Signature kLinear{
     .name = "linear",
     .inputs = {matrix_of_rows("x"), weight_matrix("weight"), optional_parameter("bias")},
@@ -27,7 +27,7 @@ inline constexpr Signature kLinear{
 Operator linear();
 FUSEDOPS_CUDA_KERNEL Status linear_cuda(const Call& call);
 
-// What is not needed is returned empty.
+// Gradients that are not needed are empty.
 inline constexpr Signature kLinearBackward{
     .name = "linear_backward",
     .inputs = {matrix_of_rows("dy"), matrix_of_rows("x"), weight_matrix("weight"), optional_parameter("bias"),
@@ -45,23 +45,22 @@ inline constexpr Signature kLinearBackward{
 
 Operator linear_backward();
 
-// Makes a call of linear, x W^T + bias, or of matmul_backward for such a product, of what these views hold. The outputs
-// that are wanted are the caller's to set.
+// Sets the inputs of a call of linear, x W^T + bias, or of matmul_backward for such a product. The caller sets the
+// outputs.
 void set_affine(SubCall<kLinear>& call, const MatrixView& x, const View* weight, const View* bias,
                 bool transpose_weight);
 void set_products(SubCall<kMatmulBackward>& call, const MatrixView& dy, const MatrixView& x, const View* weight,
                   bool transpose_weight, bool need_dx, bool need_dweight);
 
-// Makes a call of bias_act_backward: dbias, the sum of a gradient's rows.
+// Sets up a call of bias_act_backward for dbias, the sum of a gradient's rows.
 void set_row_sum(SubCall<kBiasActBackward>& call, const MatrixView& gradient, const View* bias, const View& dbias);
 
-// The product of linear.
 Matmul linear_product(const Call& call);
 
-// Checks x [..., in], a weight and a bias of `out` columns, and gives the shape of y.
+// Checks x [..., in], a weight and a bias of `out` columns, and infers the shape of y.
 Status linear_rule(Rule& rule, int x, int weight, int bias, bool transpose_weight, Shape* y);
 
-// Checks an upstream gradient of y.
+// Checks that the upstream gradient has the shape of y.
 Status matches_y(Rule& rule, int dy, const Shape& y);
 
 }  // namespace fusedops

@@ -1,5 +1,5 @@
-// The calls of other operators that linear's backward consists of, on the CPU and on a GPU alike: linear, if z was not
-// saved; bias_act_backward, which gives dz and dbias in one pass; matmul_backward.
+// linear_backward as calls of other operators, on CPU and GPU: linear, if z was not saved; bias_act_backward, for dz
+// and dbias in one pass; matmul_backward.
 #include <algorithm>
 
 #include "ops/products/linear.h"
@@ -55,17 +55,17 @@ class Calls {
       z_.view.data = kept ? kept->data : nullptr;
     if (need_dz || has_forward_) memory_.take(dz_);
 
-    // The call of the forward, by the same kernel: z has the same bits. y goes where dz will be.
+    // The same kernel as in the forward: z has the same bits. y takes the memory of dz.
     set_affine(forward_, x_, weight, call.inputs[kBias], transpose);
     forward_.set_text<"activation">(activation);
     forward_.set<"keep">(true);
     forward_.output<"y">() = dz_.view;
     forward_.output<"z">() = z_.view;
 
-    bias_.data = nullptr;  // z has it already
+    bias_.data = nullptr;  // z includes it
 
     act_.input<"dy">() = &dy_.view;
-    act_.input<"x">() = has_slope ? &z_.view : &dy_.view;  // the identity does not ask
+    act_.input<"x">() = has_slope ? &z_.view : &dy_.view;  // not read for the identity
     act_.input<"bias">() = call.inputs[kBias] ? &bias_ : nullptr;
     act_.output<"dx">() = dz_.view;
     act_.output<"dbias">() = call.outputs[kDbias];

@@ -1,8 +1,8 @@
-// A product with an epilogue, of 16 bits on compute capability 9.x: c = activation(sum + bias), rounded once. Limit:
-// the tensor cores.
+// 16-bit product with an epilogue on compute capability 9.x: c = activation(sum + bias), rounded once. Limit: the
+// tensor cores.
 //
-// Both warpgroups have tiles of their own, of 128 x 128, and take turns: while one computes its activations, about as
-// long as a tenth of a product of depth 4096, the other multiplies.
+// Ping-pong tiles of 128 x 128: one warpgroup computes its activations, which take a tenth of a product of depth 4096,
+// while the other multiplies.
 #pragma once
 
 #include "core/common/activations.h"
@@ -11,7 +11,7 @@
 
 namespace fusedops::cuda {
 
-// c = activation(z) with z = sum + bias, which is stored too if it is wanted.
+// Stores c = activation(z) with z = sum + bias, and z if it is saved.
 template <class T>
 struct StoreLinear {
   using Stores = PanelStores<T>;
@@ -42,7 +42,7 @@ struct StoreLinear {
     Stores stores(staged, tile.matrix);
     const sm90::Fragment fragment(threadIdx.x % sm90::kWarpgroup);
     const int row = tile.row + fragment.first_row / 16 * 16;
-    // One copy of the code for all panels: the formulas of all activations are in it.
+    // Not unrolled: the body has the formulas of all activations.
 #pragma unroll 1
     for (int panel = 0; panel < kPanels; ++panel) {
       const int column = tile.column + panel % 2 * Stores::kColumns, panel_row = row + panel / 2 * 64;
@@ -53,7 +53,7 @@ struct StoreLinear {
         const float high = panel % 2 ? sums[1][kValues + i] : sums[1][i];
         values[i] = panel / 2 ? high : low;
       }
-      // Without a bias, a sum of -0 stays as it is.
+      // Without a bias a sum of -0 stays -0.
       if (bias) add_bias(values, column + fragment.pair);
       const auto value = [&](int i) { return values[i]; };
       if (has_z) stores.store(z, panel_row, column, value);
@@ -66,7 +66,7 @@ struct StoreLinear {
   }
 
  private:
-  // Whole groups of 8 columns exist, or none of the group.
+  // c has a multiple of 8 columns.
   __forceinline__ __device__ void add_bias(float (&values)[Stores::kValues], int column) const {
     T of_columns[Stores::kValues / 2] = {};
 #pragma unroll
@@ -82,7 +82,7 @@ Status launch_linear_sm90(const Matmul& product, const Context& context) {
   return launch_gemm<T, PingPongTiles, true, kAlongK>(product, StoreLinear<T>(), context);
 }
 
-// a's rows are of unit stride, as those of x are.
+// The unit stride of a is along k, as that of x is.
 template <class T>
 Status linear_sm90(const Matmul& product, const Context& context) {
   return product.b.transposed ? launch_linear_sm90<T, true>(product, context)

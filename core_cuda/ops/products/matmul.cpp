@@ -13,7 +13,7 @@ Status at_least_a_matrix(const Rule& rule, int input) {
   return rule.must(input, "have at least 2 dimensions", "shape " + rule.show(shape));
 }
 
-// The dimension of a matrix that is summed over, and the one that is kept.
+// The contracted dimension of a matrix, and the other one.
 struct Sides {
   Dim &summed, &kept;
 };
@@ -49,8 +49,8 @@ size_t matmul_workspace(const Call& call) { return call.context.cuda ? Matmul::o
 
 int64_t tiles_of(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
-// The number of splits of k in the CUDA kernels: several if c has few tiles and k is long, so that more blocks work. It
-// depends on the shape alone, and so does the order of the sum.
+// Split-K factor of the CUDA kernels: above 0 if c has few tiles and k is long. It depends on the shape alone, and so
+// does the order of the sum.
 int64_t splits_of_wide(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kTile = 64, kBlocks = 256, kMinSplits = 4, kMinDepth = 512;
   if (m > kTile * kBlocks || n > kTile * kBlocks) return 0;
@@ -58,9 +58,9 @@ int64_t splits_of_wide(int64_t m, int64_t n, int64_t k) {
   return splits < kMinSplits ? 0 : splits;
 }
 
-// The same for 16 bits, where one split is of use, too, though its sums are written and read: the tiles are smaller.
-// More blocks take less time for their parts of k, but more sums are written and read: this finds the least time of
-// both together, by what they take on an H200. Of a matrix of few rows or columns, sums are small beside what is read.
+// Split-K factor for 16 bits: the minimum of the modeled time of the k loop, which shrinks with more splits, plus that
+// of writing and reading their sums, measured on an H200. One split is useful too, since its tiles are smaller. If c
+// has few rows or columns, its sums are small compared to the operands.
 int64_t splits_of_16_bits(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kTile = 128, kBlocks = 128, kMinDepth = 512, kMinPart = 256;
   constexpr int64_t kMaxNarrow = 2048, kDepthForNarrow = 32;
@@ -115,7 +115,7 @@ Status product_rule(Rule& rule, int of_a, int of_b, bool transpose_a, bool trans
   return {};
 }
 
-// A view without elements may have any strides; nothing is read of it.
+// An empty view may have any strides: it is not read.
 Matmul::Matrix Matmul::Matrix::of(const View& view, bool transpose) {
   const MatrixStrides strides = as_matrix(view).value_or(MatrixStrides{true, cols_of(view), 0});
   return {view.data, transpose == strides.row_major, strides.stride, strides.batch_stride};
@@ -135,7 +135,7 @@ bool Matmul::Matrix::stack(int64_t batch, int64_t rows, int64_t cols) {
     batch_stride = 0;
     return true;
   }
-  // The stride between rows of matrices of one row is that between the matrices.
+  // If each matrix has one row, the row stride is that between the matrices.
   const int64_t row_stride = rows == 1 ? batch_stride : stride;
   if (batch_stride != rows * row_stride || row_stride < cols) return false;
   stride = row_stride;
@@ -162,7 +162,7 @@ Matmul Matmul::of(const View& a, const View& b, bool transpose_a, bool transpose
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
     : dtype(dtype), batch(batch), m(m), n(n), k(k), a(a), b(b), c(c), c_stride(n) {
-  // One b for all of a's matrices, lying one below the other: a single tall product.
+  // A shared b and stacked matrices of a make a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;
     this->batch = 1;

@@ -11,7 +11,7 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// A part of c, from operands that are not copied again.
+// The product of a block of c, without copies.
 Matmul part_of(const Matmul& product, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   const auto from = [&](const void* data, int64_t element, DType dtype) {
     return data ? static_cast<char*>(const_cast<void*>(data)) + element * size_of(dtype) : nullptr;
@@ -28,7 +28,7 @@ Matmul part_of(const Matmul& product, int64_t row, int64_t rows, int64_t column,
   return part;
 }
 
-// c for k = 0.
+// Computes c for k = 0.
 Status fill(const Matmul& product, const Context& context) {
   if (!product.epilogue.is_empty()) return finish_sums(product, nullptr, 0, context);
   if (product.adds) return {};
@@ -38,7 +38,7 @@ Status fill(const Matmul& product, const Context& context) {
                "cudaMemset2DAsync");
 }
 
-// The rows and columns that TMA reads, then the rows below them, then the columns beside them.
+// Computes the rows and columns that TMA can read, then the remaining rows, then the remaining columns.
 Status multiply_tma_parts(const Matmul& product, int64_t m, int64_t n, const GpuProperties& gpu, void* workspace,
                           const Context& context) {
   const int64_t rows = product.m - m, columns = product.n - n;
@@ -47,7 +47,7 @@ Status multiply_tma_parts(const Matmul& product, int64_t m, int64_t n, const Gpu
   return multiply(part_of(product, 0, m, n, columns), gpu, workspace, context);
 }
 
-// These matrices of the batch.
+// The product of `count` matrices of the batch.
 Matmul matrices_of(const Matmul& product, int64_t first, int64_t count) {
   const auto from = [&](const Matmul::Matrix& matrix) {
     Matmul::Matrix part = matrix;
@@ -62,13 +62,13 @@ Matmul matrices_of(const Matmul& product, int64_t first, int64_t count) {
   return part;
 }
 
-// The product of copies: see aligned_copies.h. The workspace begins with them.
+// The product of aligned copies, which are at the start of the workspace.
 Status multiply_copies(const Matmul& product, const AlignedCopies& copies, const GpuProperties& gpu, void* workspace,
                        const Context& context) {
   char* const memory_of_a = static_cast<char*>(workspace);
   char* const memory_of_b = memory_of_a + copies.bytes_of_a();
   char* const rest = memory_of_b + copies.bytes_of_b();
-  // Exchanges a matrix for its copy.
+  // Replaces a matrix by its copy.
   const auto take_copy = [&](Matmul::Matrix& matrix, bool is_shared, int64_t batch, int64_t lines, void* to) {
     const LineCopy copy = {matrix, is_shared ? 1 : batch, lines, product.k, to, copies.stride};
     matrix = {to, false, copies.stride, is_shared || batch == 1 ? 0 : lines * copies.stride};
@@ -88,7 +88,7 @@ Status multiply_copies(const Matmul& product, const AlignedCopies& copies, const
           copy_b = take_copy(b, copies.b_is_shared, some.batch, columns, memory_of_b);
           part.b = b.turned();
         }
-        // What is there from the part before.
+        // The previous chunk has copied it.
         if ((column > 0 && rows == product.m) || (first > 0 && copies.a_is_shared)) copy_a = {};
         if (row > 0 || (first > 0 && copies.b_is_shared)) copy_b = {};
         FUSEDOPS_TRY(copy_lines(copy_a, copy_b, context));

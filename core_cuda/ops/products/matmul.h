@@ -5,8 +5,8 @@
 
 namespace fusedops {
 
-// Operands of products: a matrix with any stride between its rows or its columns; the same, shared by all rows of the
-// other operand; and rows that become a matrix.
+// Operands of products: a matrix with any row or column stride; the same, shared by all rows of the other operand; and
+// rows that are collapsed to a matrix.
 constexpr Input matrix(const char* name) { return {.name = name, .layout = Layout::matrix}; }
 constexpr Input weight_matrix(const char* name) { return {.name = name, .layout = Layout::matrix, .parameter = true}; }
 constexpr Input matrix_of_rows(const char* name) { return {.name = name, .layout = Layout::rows_apart}; }
@@ -24,14 +24,14 @@ inline constexpr Signature kMatmul{
 Operator matmul();
 FUSEDOPS_CUDA_KERNEL Status matmul_cuda(const Call& call);
 
-// Checks that op(a) @ op(b) exists for two inputs, and returns its dtype and shape.
+// Checks two inputs and infers dtype and shape of op(a) @ op(b).
 Status product_rule(Rule& rule, int a, int b, bool transpose_a, bool transpose_b, Shape* c);
 
-// What becomes of the sums of a product before they are rounded and written: c = activation(sum + bias).
+// Epilogue of a product, before rounding: c = activation(sum + bias).
 struct Epilogue {
   const void* bias = nullptr;  // [n], of the product's dtype
   int activation = 0;          // its index in activations::kNames: 0 is the identity
-  void* z = nullptr;           // sum + bias, rounded, laid out as c; null: not wanted
+  void* z = nullptr;           // sum + bias, rounded, laid out as c; null: not stored
 
   bool is_empty() const { return !bias && !activation && !z; }
 };
@@ -40,7 +40,7 @@ struct Epilogue {
 struct Matmul {
   struct Matrix {
     const void* data;
-    bool transposed;       // false: rows of unit stride; true: columns of unit stride
+    bool transposed;       // false: rows have unit stride; true: columns have
     int64_t stride;        // between rows, or between columns if transposed
     int64_t batch_stride;  // 0: the same matrix for every batch
 
@@ -48,36 +48,36 @@ struct Matmul {
 
     Matrix turned() const { return {data, !transposed, stride, batch_stride}; }
 
-    // The part that begins at this row and column.
+    // The submatrix that begins at this row and column.
     Matrix from(int64_t row, int64_t column, DType dtype) const;
 
-    // Makes one matrix of `batch` matrices [rows, cols] that lie one below the other; false if they do not.
+    // Merges `batch` matrices [rows, cols] into one tall matrix; false if they are not adjacent.
     bool stack(int64_t batch, int64_t rows, int64_t cols);
   };
 
-  static Matmul of(const Call& call);  // of the operator matmul
+  static Matmul of(const Call& call);
   static Matmul of(const View& a, const View& b, bool transpose_a, bool transpose_b, const View& c);
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
-  // c becomes the sums themselves, or is increased by them: in the compute type, without an epilogue.
+  // Makes c the sums in the compute type, without an epilogue. `add`: they are added to c.
   Matmul& to_sums(bool add);
 
-  // For a caller without a workspace: neither splits of k nor copies.
+  // Disables split-K and aligned copies, which need a workspace.
   Matmul& without_workspace();
 
-  size_t workspace() const;  // bytes that the CUDA kernels need for the products of the splits
+  size_t workspace() const;  // bytes that the CUDA kernels need
   DType c_dtype() const { return is_wide ? compute_dtype(dtype) : dtype; }
 
   DType dtype;
   int64_t batch, m, n, k;
-  int64_t splits = 0;  // of k, in the CUDA kernels, whose sums another kernel adds; 0: the product is written at once
+  int64_t splits = 0;  // split-K factor of the CUDA kernels; 0: no second kernel adds splits
   Matrix a, b;
   void* c;
-  int64_t c_stride;  // between rows; n for a product with an epilogue
+  int64_t c_stride;  // row stride; n for a product with an epilogue
   bool is_wide = false, adds = false;
-  bool can_copy = true;    // operands, to the workspace: see aligned_copies.h
+  bool can_copy = true;    // the workspace has room for aligned copies
   bool is_split = false;   // the batch consists of splits of k
-  Epilogue epilogue = {};  // of a single product, not of a batch
+  Epilogue epilogue = {};  // empty if there is a batch
 };
 
 Status multiply_cpu(const Matmul& product, const Context& context);

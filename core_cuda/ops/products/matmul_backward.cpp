@@ -15,7 +15,7 @@ constexpr auto kTransposeB = attribute_of<bool>(kMatmulBackward, "transpose_b");
 constexpr auto kNeedDa = attribute_of<bool>(kMatmulBackward, "need_da");
 constexpr auto kNeedDb = attribute_of<bool>(kMatmulBackward, "need_db");
 
-// dA is a product like any other, and has a's shape but for the transposition.
+// Infers dA as a product that has a's shape up to the transposition.
 Status backward_rule(Rule& rule) {
   const bool need_db = rule.attributes[kNeedDb];
   Shape da;
@@ -35,7 +35,7 @@ Status backward_rule(Rule& rule) {
   return {};
 }
 
-// Both products use the memory after the copies, one at a time.
+// Both products share the memory after the copies.
 size_t backward_workspace(const Call& call) {
   const MatmulBackward backward(call);
   if (!call.context.cuda) return backward.gathered_bytes;
@@ -106,7 +106,7 @@ Matrix MatmulBackward::stacked(const Call& call, Matrix matrix, int64_t batch, i
   void* to = call.workspace ? static_cast<char*>(call.workspace) + gathered_bytes : nullptr;
   gathers[gathered++] = matrix.transposed ? Gather{matrix.data, to, cols, batch, stride, batch_stride, rows * size}
                                           : Gather{matrix.data, to, batch, rows, batch_stride, stride, cols * size};
-  constexpr int64_t kAlignment = 128;  // a line of the L2 cache
+  constexpr int64_t kAlignment = 128;  // an L2 cache line
   gathered_bytes += (batch * rows * cols * size + kAlignment - 1) / kAlignment * kAlignment;
   return {to, matrix.transposed, matrix.transposed ? batch * rows : cols, 0};
 }

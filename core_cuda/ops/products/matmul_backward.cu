@@ -6,7 +6,7 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// Reads and writes each element once, at memory speed if lines are long.
+// Limit: memory bandwidth if lines are long. Reads and writes each element once.
 template <class Unit>
 struct GatherCall {
   const Unit* from;
@@ -35,7 +35,7 @@ Status gather_units(const Gather& gather, const Context& context) {
   return launch(context, gather_kernel<Unit>, (count + kThreads - 1) / kThreads, kThreads, call);
 }
 
-// In the widest units that divide all addresses, strides and sizes.
+// Copies in the widest units that divide all addresses, strides and sizes.
 Status gather(const Gather& gather, const Context& context) {
   const int64_t all = static_cast<int64_t>(reinterpret_cast<uintptr_t>(gather.from)) | gather.outer_stride |
                       gather.inner_stride | gather.size;

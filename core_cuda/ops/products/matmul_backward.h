@@ -9,7 +9,7 @@
 
 namespace fusedops {
 
-// What is not needed is returned empty.
+// Gradients that are not needed are empty.
 inline constexpr Signature kMatmulBackward{
     .name = "matmul_backward",
     .inputs = {matrix("dc"),
@@ -26,21 +26,21 @@ inline constexpr Signature kMatmulBackward{
 Operator matmul_backward();
 FUSEDOPS_CUDA_KERNEL Status matmul_backward_cuda(const Call& call);
 
-// A copy of lines that are spaced apart in two dimensions, one after the other. All but the counts are bytes.
+// Packs lines that are strided in two dimensions. All fields but the counts are bytes.
 struct Gather {
   const void* from;
   void* to;
-  int64_t outer, inner;  // lines
+  int64_t outer, inner;  // counts of lines
   int64_t outer_stride, inner_stride;
-  int64_t size;  // of a line
+  int64_t size;  // bytes of a line
 };
 
 struct MatmulBackward {
   explicit MatmulBackward(const Call& call);
 
-  std::optional<Matmul> da, db;  // what is needed, to be computed in this order
-  // One b for many matrices: the sum over them is part of the product, which takes one tall matrix from each side. A
-  // matrix with another layout is copied to the workspace before db is computed.
+  std::optional<Matmul> da, db;  // the needed products, computed in this order
+  // If all matrices of a share b, db sums over them: one product of two tall matrices. A matrix that is not stacked is
+  // copied to the workspace first.
   Gather gathers[2];
   int gathered = 0;
   size_t gathered_bytes = 0;  // at the start of the workspace; the products use what follows

@@ -11,9 +11,9 @@
 //         panels of nr columns   b [kc, nr] stays in the first-level cache
 //           panels of mr rows    the micro-kernel: c [mr, nr] stays in registers over kc steps
 //
-// The order of a sum follows from k alone: kc products one by one, then the blocks one by one, which also keeps the
-// rounding error near kc + k / kc roundings instead of k. A product with a vector (m = 1 or n = 1) has an order of its
-// own, which follows from the shape too.
+// The order of a sum depends on k alone: kc products in sequence, then the blocks in sequence. The error is then
+// bounded by about kc + k / kc roundings instead of k. A product with a vector (m = 1 or n = 1) has another order,
+// which depends on the shape alone too.
 #include "ops/products/matmul_cpu.h"
 
 #include "core/common/activations.h"
@@ -30,11 +30,11 @@ using cpu::MicroKernel;
 
 // In float32 a packed block of a takes 120 KiB and one of b 512 KiB, of the 1 to 2 MiB of a second-level cache.
 constexpr int64_t kMc = 120, kNc = 512, kKc = 256;
-constexpr int64_t kManyTiles = 32;   // fewer can leave threads idle: tiles are then made narrower, to kMinNc at least,
-constexpr int64_t kMinNc = 128;      // below which packing a would cost more than a tenth of the multiply-adds
-constexpr int64_t kTilesAtOnce = 4;  // that share a packed b, and the memory for their sums in 16-bit types
+constexpr int64_t kManyTiles = 32;   // with fewer, tiles are made narrower, down to kMinNc: threads would idle
+constexpr int64_t kMinNc = 128;      // below, packing a costs more than a tenth of the multiply-adds
+constexpr int64_t kTilesAtOnce = 4;  // tiles that share a packed b, and the buffer for sums of 16-bit types
 
-constexpr int64_t kLinesAtOnce = 64, kVectorKc = 1024;  // of a product with a vector
+constexpr int64_t kLinesAtOnce = 64, kVectorKc = 1024;  // for a product with a vector
 static_assert(kKc <= cpu::kBlock && kVectorKc <= cpu::kBlock && kLinesAtOnce <= cpu::kBlock);
 
 // Splits evenly into whole panels: 130 rows become 72 + 58 rather than 120 + 10.
@@ -61,7 +61,7 @@ void write(const A* from, T* to, int64_t n) {
     cpu::narrow(from, to, n);
 }
 
-// Rounds and writes n sums that lie side by side, from element `at` of c on. Those that are as wide as c may be in c.
+// Rounds and writes n adjacent sums from element `at` of c on. Sums of c's type may alias c.
 template <class T, class A = compute_t<T>>
 void finish(const Matmul& call, int64_t at, int64_t n, A* sums) {
   const Epilogue& epilogue = call.epilogue;
@@ -76,7 +76,7 @@ void finish(const Matmul& call, int64_t at, int64_t n, A* sums) {
   if (static_cast<void*>(c) != sums) write(sums, c, n);
 }
 
-// Of a product without terms.
+// Writes c for k = 0.
 template <class T, class A = compute_t<T>>
 void finish_zeros(const Matmul& call) {
   const int64_t elements = call.m * call.n;
@@ -127,7 +127,7 @@ class Product {
     return 30 + mc_ * nc_ * call_.k / kMultiplyAdds + (mc_ * nc_ + (mc_ + nc_) * call_.k) / kElements;
   }
 
-  // Tiles are numbered down the columns of c, so that those of one task share the packed b.
+  // Tiles are numbered down the columns of c, so that the tiles of an item share the packed b.
   void compute(int64_t begin, int64_t end) const {
     const cpu::Scratch<A> memory = allocate();
     while (begin < end) {
@@ -143,8 +143,8 @@ class Product {
   }
 
  private:
-  // Whether sums are kept apart from c until they are whole: c is rounded, or each block would be rounded into what c
-  // has already.
+  // True if sums need a buffer until they are complete: c is rounded, or each block would be rounded on its addition to
+  // c.
   bool has_sum_buffer() const { return (!std::is_same_v<T, A> && !call_.is_wide) || (call_.adds && call_.k > kc_); }
 
   cpu::Scratch<A> allocate() const {
@@ -192,7 +192,7 @@ class Product {
   int64_t row_tiles_, col_tiles_;
 };
 
-// ---- Matrix by vector: nothing is used twice, so that packing would only cost time ----
+// ---- Matrix by vector: no packing, since each element is used once ----
 
 template <class T>
 class VectorProduct {
@@ -240,7 +240,7 @@ class VectorProduct {
     }
   }
 
-  // In the order of interleaved_sum, so that both layouts of a matrix give the same bits.
+  // Adds in the order of interleaved_sum, so that both layouts of a matrix give the same bits.
   static void add_steps(const Lines<T>& matrix, const A* x, int64_t count, int64_t k, A* sums) {
     A accumulators[cpu::kAccumulators][kLinesAtOnce] = {}, buffer[kLinesAtOnce];
     for (int64_t p = 0; p < k; ++p) {

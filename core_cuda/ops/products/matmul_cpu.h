@@ -1,5 +1,5 @@
-// The two parts of products on the CPU that touch every element: the micro-kernel, which multiplies panels, and
-// packing, which makes them. matmul_cpu.cpp arranges them in blocks, and so does attention_cpu.cpp.
+// Building blocks of products on the CPU: the micro-kernel, which multiplies panels, and packing, which makes them.
+// Used by matmul_cpu.cpp and attention_cpu.cpp.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace fusedops::cpu {
 
 // ---- Micro-kernel: c [mr, nr] (+)= a [k, mr]^T @ b [k, nr], both packed ----
 
-// The mr * kVectors sums, a row of b and an element of a must fit the registers: then each step loads mr + nr elements
-// for mr * nr multiply-adds, and only the multiply-adds limit the speed.
+// The mr * kVectors sums, a row of b and an element of a must fit into registers. Each step then loads mr + nr elements
+// for mr * nr multiply-adds, and the multiply-adds are the only limit.
 template <class A, int kVectorBytes, int mr, int kVectors>
 [[gnu::always_inline]] inline void multiply(int64_t k, const A* a, const A* b, A* c, int64_t c_stride, bool add) {
   typedef A Vector __attribute__((vector_size(kVectorBytes)));
@@ -50,7 +50,7 @@ struct MicroKernel {
   void (*multiply)(int64_t k, const A* a, const A* b, A* c, int64_t c_stride, bool add);
 };
 
-inline constexpr int kMaxMr = 12, kMaxNr = 32;  // of all kernels below
+inline constexpr int kMaxMr = 12, kMaxNr = 32;  // over all kernels below
 
 template <class A, int mr, int kVectors>
 void multiply_portable(int64_t k, const A* a, const A* b, A* c, int64_t c_stride, bool add) {
@@ -70,8 +70,8 @@ template <class A, int mr, int kVectors>
 #endif
 
 // The kernel for this processor and n columns: 24 sums suit 32 registers (AVX-512, aarch64), 12 or less suit 16. A c
-// narrower than half of nr would leave most of a kernel idle; one vector serves it. All kernels add the same products
-// in the same order, so that with fused multiply-adds the choice changes no bit.
+// narrower than half of nr gets a kernel of one vector. All kernels add the same products in the same order, so that
+// with fused multiply-adds the choice changes no bit.
 template <class A>
 MicroKernel<A> micro_kernel(int64_t n) {
   constexpr int kWidth = 16 / sizeof(A);
@@ -92,7 +92,7 @@ MicroKernel<A> micro_kernel(int64_t n) {
 #endif
 }
 
-// c [rows, cols] (+)= a @ b. At the edges the micro-kernel computes more than is stored.
+// c [rows, cols] (+)= a @ b. At the edges the micro-kernel computes values that are not stored.
 template <class A>
 void multiply_panels(const MicroKernel<A>& kernel, int64_t rows, int64_t cols, int64_t k, const A* a, const A* b, A* c,
                      int64_t c_stride, bool add) {
@@ -114,18 +114,18 @@ void multiply_panels(const MicroKernel<A>& kernel, int64_t rows, int64_t cols, i
 
 // ---- Packing: [count, k] becomes panels [k, width] in the order in which the micro-kernel reads them ----
 
-// A matrix seen from the dimension that is kept: its lines are the rows of a or the columns of b.
+// A matrix as lines along k: the rows of a or the columns of b.
 template <class T>
 struct Lines {
   const T* data;
-  bool along_k;    // each line is contiguous; else each step of k is
+  bool along_k;    // true: each line is contiguous; false: each step of k is
   int64_t stride;  // between lines, or between steps of k
 
   const T* at(int64_t line, int64_t p) const { return along_k ? data + line * stride + p : data + p * stride + line; }
   Lines from(int64_t line, int64_t p) const { return {at(line, p), along_k, stride}; }
 };
 
-// Elements kFrom of a followed by b. GCC before 12 has a function of its own.
+// Elements kFrom of a followed by b. GCC before 12 lacks __builtin_shufflevector.
 template <int... kFrom, class Vector>
 Vector shuffled(Vector a, Vector b) {
 #if __has_builtin(__builtin_shufflevector)
@@ -156,7 +156,7 @@ void interleave4(const A* const lines[4], int64_t k, A* panel, int width) {
     for (int i = 0; i < 4; ++i) panel[p * width + i] = lines[i][p];
 }
 
-// Contiguous lines, each of which begins where at(line) points; at most kBlock steps of k.
+// Packs contiguous lines that begin at at(line); at most kBlock steps of k.
 template <class At, class A>
 void pack_along_k(At at, int lines, int64_t k, A* panel, int width) {
   A buffers[4][kBlock];
@@ -181,7 +181,7 @@ void copy_widened(const T* from, compute_t<T>* to, int64_t n) {
     widen(from, to, n);
 }
 
-// A whole panel that is narrow: without a call for each step.
+// Packs a whole narrow panel without a call for each step.
 template <int kWidth, class At, class A>
 void pack_narrow(At at, int64_t k, A* panel) {
   for (int64_t p = 0; p < k; ++p, panel += kWidth) {
@@ -193,7 +193,7 @@ void pack_narrow(At at, int64_t k, A* panel) {
   }
 }
 
-// Contiguous steps of k, each of which begins where at(step) points.
+// Packs contiguous steps of k that begin at at(step).
 template <class At, class A>
 void pack_across_k(At at, int lines, int64_t k, A* panel, int width) {
   if (lines == width && width == 4) return pack_narrow<4>(at, k, panel);
@@ -205,7 +205,7 @@ void pack_across_k(At at, int lines, int64_t k, A* panel, int width) {
   }
 }
 
-// Lines beyond `count` are set to zero: they are computed with and never stored.
+// Lines beyond `count` become zero: the micro-kernel reads them, but their results are not stored.
 template <class T, class A>
 void pack(const Lines<T>& from, int64_t count, int64_t k, A* panels, int width) {
   for (int64_t line = 0; line < count; line += width, panels += k * width) {

@@ -13,27 +13,27 @@ using G = const GpuProperties&;
 bool is_16_byte_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 bool is_16_bit(const Matmul& product) { return size_of(product.dtype) == 2; }
 
-// TMA can load a and b and store c and z.
+// True if TMA can load a and b and store c and z.
 bool has_large_tiles(const Matmul& product) {
   return can_tma_load_and_store(product) && is_16_byte_aligned(product.epilogue.z);
 }
 
-// The time of a product in tiles of m x n, in units of the time of an element of c. Each multiprocessor takes one tile
-// at a time, and the last wave of tiles takes as long as a full one. This depends on the number of multiprocessors, so
-// that only kernels which give the same bits may be chosen by it.
+// Relative time of a product in tiles of m x n: a multiprocessor takes one tile at a time, and a partial last wave
+// takes as long as a full one. It depends on the number of multiprocessors, so it may only choose among kernels with
+// the same bits.
 double tile_time(P p, int m, int n, G gpu) {
   const double rows = std::ceil(double(p.product.m) / m), columns = std::ceil(double(p.product.n) / n);
   return std::ceil(rows * columns * double(p.product.batch) / gpu.multiprocessors) * m * n;
 }
 
-// float32: kernels differ in what they read from shared memory for a product.
+// float32: the factors stand for different shared memory traffic.
 double wide_time(P p, G gpu) { return tile_time(p, 128, 256, gpu); }
 double tall_time(P p, G gpu) { return 1.02 * tile_time(p, 256, 128, gpu); }
 double small_time(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
 
-// float64: small tiles read shared memory more often. Some GPUs have no room for two large blocks on a multiprocessor,
-// but all of compute capability 8.0 and 9.0 have room for two small ones. Those without room for either compute float64
-// at a small fraction of their float32 speed.
+// float64: small tiles have more shared memory traffic, but two small blocks fit on a multiprocessor of compute
+// capability 8.0 and 9.0, where two large ones may not. Other GPUs compute float64 at a small fraction of their float32
+// speed.
 bool is_f64_small(P p, G gpu) {
   constexpr double kSmallTileFactor = 1.07;          // for the same part of c
   constexpr int kSharedBytesOfTwoLarge = 184 << 10;  // including what the system reserves
@@ -54,7 +54,7 @@ constexpr ProductEntry kProducts[] = {
    [](P p, G) { return p.is_copied; },
    "rows of a or b that TMA or 16-byte copies cannot read"},
 
-  // A split of k: a matrix of a batch whose c is sums.
+  // A split of a split-K product.
   {K::sm90_split_part, "sm90 tiles 128x128",
    [](P p, G gpu) {
      return gpu.has_sm90_kernels && is_16_bit(p.product) && p.product.is_split && can_tma_load_and_store(p.product);
@@ -78,7 +78,7 @@ constexpr ProductEntry kProducts[] = {
    [](P p, G) { return p.is_mostly_tma; },
    "adjacent rows of a or columns of b, no multiple of 8"},
 
-  // Others.
+  // Other 16-bit products on compute capability 9.x, and all with splits.
   {K::split_k, "split-K",
    [](P p, G) { return p.product.splits > 0; },
    "few tiles and a long k"},
@@ -89,7 +89,7 @@ constexpr ProductEntry kProducts[] = {
    },
    "batch or sums, aligned"},
 
-  // Kernels for every GPU. All tiles of a dtype give the same bits.
+  // Kernels for every GPU. All tile shapes of a dtype give the same bits.
   {K::f64_small, "sm80 float64 tiles 64x64",
    is_f64_small,
    "fewer idle multiprocessors, or little shared memory"},
@@ -141,11 +141,11 @@ constexpr GatedLinearEntry kGatedLinears[] = {
 };
 // clang-format on
 
-// For fewer rows or columns, the other kernels take less time than two more launches.
+// For fewer rows or columns, other kernels are faster than two more launches.
 constexpr int64_t kMinTmaLines = 64;
 
-// True if the product reads these copies: a matrix that is not copied must be aligned, and matrices are copied for TMA
-// alone only where there is TMA.
+// True if the product reads aligned copies. A matrix that is not copied must be aligned. Matrices with aligned lines
+// are copied only for TMA.
 bool are_copies_used(const AlignedCopies& copies, const Matmul& product, const GpuProperties& gpu) {
   return copies.any() && (copies.of_a || is_16_byte_aligned(product.a.data)) &&
          (copies.of_b || is_16_byte_aligned(product.b.data)) && (copies.is_misaligned || gpu.major == 9);

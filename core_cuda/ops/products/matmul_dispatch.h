@@ -1,5 +1,5 @@
-// The choice among the kernels of a matrix product. It follows from dtype, shape, strides, alignment and the GPU alone,
-// so that equal calls give equal bits. Among kernels whose order of sums differs, it does not depend on the number of
+// Kernel selection for matrix products. It depends on dtype, shape, strides, alignment and the GPU alone, so that equal
+// calls give equal bits. Among kernels with different orders of sums it does not depend on the number of
 // multiprocessors.
 #pragma once
 
@@ -38,31 +38,30 @@ enum class ProductKernel {
 // True if 16-byte accesses can read the lines of a and b.
 bool has_aligned_rows(const Matmul& product);
 
-// True if TMA can read a and b: lines of 16 bytes and sizes of 32 bits. Rows of a, or columns of b, that are adjacent
-// in memory must be a multiple of 8: the last tile ends where they do, and would begin between two words of 16 bytes.
+// True if TMA can load a and b: lines begin at multiples of 16 bytes and sizes fit into 32 bits. The number of rows of
+// a, or columns of b, that are adjacent in memory must be a multiple of 8, since the last tile ends where they do.
 bool can_tma_load(const Matmul& product);
 
-// True if it can write c, too.
+// True if TMA can store c, too.
 bool can_tma_load_and_store(const Matmul& product);
 
 // True if tiles of 128 x 128 would be mostly empty, or too few to occupy a large GPU.
 bool is_small(const Matmul& product);
 
-// A product, and the facts about it that several entries of the table read.
+// A product, and derived properties that several entries of the table read.
 struct ProductProblem {
   ProductProblem(const Matmul& product, const GpuProperties& gpu);
 
   const Matmul& product;
   AlignedCopies copies;
-  bool is_copied;  // the product reads these copies
+  bool is_copied;  // the product reads the copies
 
-  // On compute capability 9.x, for a single product in a 16-bit c whose a and b TMA can read: the kernel of the least
-  // time by the model in matmul_tiles.cpp. Otherwise `nothing`.
+  // The kernel with the least modeled time (matmul_tiles.cpp), for a single product with a 16-bit c on compute
+  // capability 9.x whose a and b TMA can load; otherwise `nothing`.
   ProductKernel fastest = ProductKernel::nothing;
   FewTilesChoice few;
 
-  // TMA reads this many rows of a, and columns of b, of a product that it cannot read whole: a multiple of 8 of those
-  // that are adjacent in memory.
+  // The rows of a and columns of b that TMA can load: a multiple of 8 where they are adjacent in memory.
   int64_t tma_rows, tma_columns;
   bool is_mostly_tma;
 };
@@ -70,15 +69,15 @@ struct ProductProblem {
 using ProductEntry = DispatchEntry<ProductKernel, ProductProblem>;
 const ProductEntry& choose_product(const ProductProblem& problem, const GpuProperties& gpu);
 
-// The name of the kernel, with its tiles if they vary.
+// The name of the kernel, with its tile shape if it has several.
 std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem);
 
-// The kernel of the least time by the model; `has_large`: TMA can write c, too.
+// The kernel with the least modeled time. `has_large`: TMA can store c, too.
 ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool has_large);
 
 // gated_linear: one kernel for both products and the gate, or calls of linear and gated_act.
 enum class GatedLinearKernel { sm90, calls };
-inline constexpr int kGatedColumns = 64;  // the columns of y in a tile of the kernel
+inline constexpr int kGatedColumns = 64;  // columns of y in a tile of the kernel
 
 using GatedLinearEntry = DispatchEntry<GatedLinearKernel, GatedLinear>;
 const GatedLinearEntry& choose_gated_linear(const GatedLinear& call, const GpuProperties& gpu);

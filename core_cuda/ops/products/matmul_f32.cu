@@ -1,8 +1,8 @@
-// float32 without tensor cores, whose inputs would be rounded to TF32. Reads rows of op(a) and columns of op(b) once
-// per block tile and writes c once. Limit: multiply-adds; a thread's 16 x 8 sums reuse what it reads from shared memory
-// 8 or 16 times.
+// float32 products by CUTLASS's SIMT kernels: tensor cores would round the inputs to TF32. Reads rows of op(a) and
+// columns of op(b) once per block tile and writes c once. Limit: multiply-adds; a thread with 16 x 8 sums reuses each
+// element from shared memory 8 or 16 times.
 //
-// CUTLASS's SIMT kernels, one element a copy, so that any alignment will do.
+// Copies have one element each, so that any alignment works.
 #include <algorithm>
 #include <type_traits>
 
@@ -39,8 +39,8 @@ Status run(const Matmul& part, int64_t c_stride, int64_t c_batch_stride, bool ad
   return Status::error("fusedops: a matrix product failed: ", cutlass::cutlassGetStatusString(status));
 }
 
-// CUTLASS counts in 32 bits, and a grid has at most 65535 blocks along its batches: larger products go in parts, those
-// along k one after the other. Nearly every product is one part.
+// CUTLASS's sizes have 32 bits, and a grid has at most 65535 blocks along the batch. Larger products are divided;
+// chunks of k are added in sequence.
 template <class Gemm>
 Status run_in_parts(const Matmul& product, const Context& context) {
   constexpr int64_t kMaxRows = int64_t(1) << 30, kMaxColumns = int64_t(1) << 22, kMaxBatches = 65535;
@@ -67,10 +67,10 @@ Status run_in_parts(const Matmul& product, const Context& context) {
   return {};
 }
 
-// All kernels give the same bits. Their tiles differ in what they read of shared memory for a product. A matrix whose
-// lines run along k is transposed on its way to shared memory; through registers (two stages) its alignment does not
-// matter, where asynchronous copies of misaligned lines took 1.5 times as long. But then only one tile is in flight,
-// too little for a product of few rows or columns, which waits for memory.
+// All kernels give the same bits; their tiles differ in shared memory traffic. A matrix whose lines run along k is
+// transposed on its way to shared memory. Through registers (two stages) its alignment does not matter, where
+// asynchronous copies of misaligned lines take 1.5 times as long. But only one tile is then in flight, which is too
+// little for a skinny product.
 template <class LayoutA, class LayoutB>
 Status run_sized(const Matmul& product, ProductKernel kernel, const Context& context) {
   constexpr int kTransposed = std::is_same_v<LayoutA, RowMajor> + std::is_same_v<LayoutB, ColumnMajor>;

@@ -1,5 +1,5 @@
-// float64 on the tensor cores. Limit: a multiprocessor of compute capability 9.0 does 128 multiply-adds a cycle, for
-// which a tile of 64 x 128 reads 24 bytes from the L2 cache; from 4096^3 on, the GPU's power.
+// float64 products on tensor cores. Limit: a multiprocessor of compute capability 9.0 does 128 multiply-adds a cycle,
+// for which a tile of 64 x 128 reads 24 bytes from L2; from 4096^3 on, the GPU's power.
 #include "ops/products/matmul_multistage.cuh"
 
 namespace fusedops::cuda {
@@ -37,7 +37,7 @@ struct Mma64 {
         : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
         : "d"(a[0]), "d"(a[1]), "d"(b));
 #else
-    // Older tensor cores take 8 x 8 x 4.
+    // Before 9.0 there is only m8n8k4.
 #pragma unroll
     for (int half = 0; half < 2; ++half)
       asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -47,7 +47,7 @@ struct Mma64 {
   }
 };
 
-// Two blocks on a multiprocessor: while one waits at a barrier, the other multiplies. Three stages of a large tile take
+// Two blocks per multiprocessor: one multiplies while the other waits at a barrier. Three stages of a large tile take
 // up to 90 KiB, four of a small one 80 KiB.
 using LargeTile64 = BlockTile<64, 128, 16, 64, 32, 3, 2, true>;
 using SmallTile64 = BlockTile<64, 64, 16, 32, 32, 4, 2, true>;

@@ -1,17 +1,15 @@
-// A product of 16 bits whose tiles a GPU computes all at once, or in some waves, on compute capability 9.x: of few
-// rows, as in a model that generates text, or of some thousand. Limit: reading the matrix b once, the L2 cache, or the
-// tensor cores.
+// 16-bit products with small grids on compute capability 9.x: skinny ones, as in decoding, and up to some thousand
+// rows. Limit: reading b once, the L2 cache, or the tensor cores.
 //
-// The tensor cores (wgmma) compute 64 of one operand at a time, but any multiple of 8 of the other: the matrix's
-// columns take the first place, so that 8 rows cost as much as 8, not as 64. A block has a tile of c, 64 columns or 128
-// for each of its warpgroups, and up to eight blocks, a cluster, share the k of a tile: each takes k-tiles of 64 in
-// turn. One thread of a block copies tiles of both operands through TMA into a ring in shared memory, the warpgroups
-// multiply them; then the blocks add their sums, in the order of their ranks.
+// The operands are swapped. wgmma has M = 64 but any N that is a multiple of 8, so that columns of c take the place of
+// M and 8 rows cost as much as 8, not as 64. A block has a tile of c with 64 or 128 columns per consumer warpgroup. A
+// cluster of up to eight blocks splits the k of a tile: each block takes every k_splits-th k-tile, then the blocks add
+// their sums in the order of their ranks.
 //
-// If k is not shared, and there is no epilogue but a bias, a block goes on to another tile, which is copied while it
-// writes the one before. And two blocks may be a cluster that reads the tile of b, or of a, that they share only once.
+// Without splits, and with no epilogue but a bias, blocks are persistent: the next tile is copied while the last one is
+// stored. Two blocks may form a cluster that loads the tile of b or of a that they share by multicast.
 //
-// So the order of a sum depends on the parts of k alone: with one part, it is that of all other kernels for 9.x.
+// The order of a sum depends on k_splits alone. With one split it is the order of all other kernels for 9.x.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +28,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   extern __shared__ __align__(1024) char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
   const bool consumes = cutlass::canonical_warp_idx_sync() < S::kConsumerWarps;
-  FewTilesWork<S> work(call);  // its divisions take a third of a microsecond: before the wait
+  FewTilesWork<S> work(call);  // before the wait: its divisions take a third of a microsecond
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
       cutlass::arch::ClusterTransactionBarrier::init(&shared.full[stage], 1);
@@ -50,8 +48,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
 
   float* const all = reinterpret_cast<float*>(memory);
   const bool alone = !S::kCanSplit || call.k_splits == 1;
-  typename S::State state;  // of the producer, or of a consumer
-  // Nothing follows what the two kinds of warps do: else they would have registers in the same number.
+  typename S::State state;
+  // No code follows the branch but a barrier: otherwise the compiler gives both kinds of warps the same registers.
   if (consumes) {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
     typename S::Sums sums;
@@ -76,16 +74,16 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     if (threadIdx.x == S::kConsumers)
       work.for_each([&] { copy_tiles<S>(shared, &state, work, tiles_of_a, tiles_of_b); });
     __syncwarp();
-    // Only now may the next kernel start, or at the end if some multiprocessors have two blocks of this one: what
-    // starts beside them is not dealt evenly.
+    // Lets the next kernel start. Where some multiprocessors have two blocks it starts at the end, since blocks that
+    // start earlier are distributed unevenly.
     if (gridDim.x <= kMultiprocessors) cudaTriggerProgrammaticLaunchCompletion();
     if (!alone) cute::cluster_sync();
   }
-  // A block stays while others read its sums or its pair copies into its memory.
+  // A block must not exit while others read its sums or its pair copies into its memory.
   if (!alone || call.is_multicast()) cute::cluster_sync();
 }
 
-// Describes boxes [count, depth] of a matrix [lines, k] for TMA. `along_k`: the unit stride is along k.
+// TMA descriptor of boxes [count, depth] of a matrix [lines, k]. `along_k`: the unit stride is along k.
 inline Status describe_tiles(const Matmul::Matrix& matrix, bool along_k, int64_t lines, int64_t k, int count, int depth,
                              CUtensorMap* result) {
   const auto pair = [&](auto along, auto across) {
@@ -99,14 +97,14 @@ inline Status describe_tiles(const Matmul::Matrix& matrix, bool along_k, int64_t
   return boxes.describe(result, sm90::promotion_of(stride));
 }
 
-// The same for an operand. `halves`: each block of a pair copies one half of a tile.
+// TMA descriptor of an operand. `halves`: each block of a pair copies one half of a tile.
 inline Status describe_operand(const Matmul::Matrix& matrix, bool along_k, int64_t lines, int64_t k, int count,
                                bool halves, CUtensorMap* result) {
   return describe_tiles(matrix, along_k, lines, k, halves && along_k ? half_of_lines(count) : count,
                         halves && !along_k ? kTileDepth / 2 : kTileDepth, result);
 }
 
-// An instantiation of few_tiles_kernel and the parameters of its launch. The host code is the same for all of them.
+// An instantiation of few_tiles_kernel with its launch parameters, so that the host code is compiled only once.
 template <class T>
 struct FewTilesKernel {
   void (*kernel)(FewTilesCall<T>, CUtensorMap, CUtensorMap, CUtensorMap);
@@ -117,7 +115,7 @@ struct FewTilesKernel {
     return {few_tiles_kernel<S>, S::kThreads, int(sizeof(typename S::Shared))};
   }
 
-  // The kernel of a tile that FewTilesChoice::of can return.
+  // Has each tile that FewTilesChoice::of can return.
   template <bool kAlongK>
   static FewTilesKernel of(const FewTilesChoice& tile, bool rows_along_k) {
     const auto is = [&](int columns, int rows) { return tile.columns == columns && tile.rows == rows; };
@@ -160,7 +158,7 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
   const int64_t column_tiles = (product.n + tile.columns - 1) / tile.columns;
   const bool is_persistent = tile.is_persistent(product);
   int64_t rows = rows_along_k ? (product.m + row_tiles - 1) / row_tiles : std::min<int64_t>(product.m, tile.rows);
-  if (row_tiles > 1) rows = (rows + 7) / 8 * 8;  // what TMA writes at once
+  if (row_tiles > 1) rows = (rows + 7) / 8 * 8;  // a TMA store has 8 rows
   const FewTilesCall<T> call = {
       .m = int(product.m),
       .n = int(product.n),
@@ -191,7 +189,7 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
   FUSEDOPS_TRY(describe_operand(product.b, along_k, product.n, product.k, column_lines(along_k, call.n),
                                 tile.sharing == Sharing::columns, &tiles_of_b));
   if (is_persistent) {
-    const Matmul::Matrix c = {product.c, true, product.c_stride, 0};  // its "lines" are columns, its depth rows
+    const Matmul::Matrix c = {product.c, true, product.c_stride, 0};  // its "lines" are columns, its depth is rows
     FUSEDOPS_TRY(describe_tiles(c, /*along_k=*/false, product.n, product.m, kTileLines, 8, &tiles_of_c));
   }
   return launch(context, kernel.kernel, grid, call, tiles_of_a, tiles_of_b, tiles_of_c);

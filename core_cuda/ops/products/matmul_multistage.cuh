@@ -1,14 +1,13 @@
-// A matrix product of any shape and alignment on tensor cores of compute capability 8.0 and later.
+// Multistage products of any shape and alignment on tensor cores of compute capability 8.0 and later.
 //
-// Each block computes one tile of c. It reads the rows of op(a) and the columns of op(b) that belong to it, kK of k at
-// a time, into a ring of kStages stages in shared memory, and sums their products in registers, in the order of k; it
-// writes each element of c once. A matrix is read in its own layout: its lines of unit stride run along k, or along
-// m (n).
+// Each block computes one tile of c. It copies rows of op(a) and columns of op(b), kK of k at a time, into a ring of
+// kStages stages in shared memory, accumulates in registers in the order of k, and writes each element of c once. A
+// matrix is read in its own layout: its lines of unit stride run along k, or along m (n).
 //
-// Limit: the tensor cores, if 16-byte copies keep the ring filled. Where lines of 16-bit elements are misaligned, the
-// load instructions: one for each element.
+// Limit: the tensor cores, if 16-byte copies keep the ring filled; load instructions, one per element, if lines of
+// 16-bit elements are misaligned.
 //
-// `Mma` defines what a warp does with its share of a tile: core/cuda/mma16.cuh, matmul_f64.cu.
+// `Mma` is the warp-level product: core/cuda/mma16.cuh, matmul_f64.cu.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +18,9 @@
 
 namespace fusedops::cuda {
 
-// kBlocks blocks fit on a multiprocessor together: the compiler then keeps to that share of its registers. kReadsAhead:
-// a warp reads the fragments of the next k-block before it multiplies those of this one, which takes twice the
-// registers for them, but leaves the tensor cores no wait for shared memory, not even after a barrier.
+// kBlocks: blocks per multiprocessor, which limits the registers. kReadsAhead: a warp loads the fragments of the next
+// k-block before it multiplies the current ones. This takes twice the registers for fragments, but the tensor cores
+// never wait for shared memory, not even after a barrier.
 template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_, bool kReadsAhead_ = false>
 struct BlockTile {
   static constexpr int kM = kM_, kN = kN_, kK = kK_;        // of a block
@@ -37,21 +36,21 @@ struct Operand {
   int64_t stride, batch_stride;
 };
 
-// `Out` is what c holds: the element type, or the type of the sums.
+// `Out`: the type of c, which is T or the type of the sums.
 template <class T, class Out>
 struct MultistageCall {
-  int64_t first;  // number of the first block's tile
+  int64_t first;  // tile of the first block
   int64_t tiles_m, tiles_n;
   int64_t m, n, k;
   Operand<T> a, b;
   Out* c;
   int64_t c_stride;
-  bool store_pairs;  // two neighbours in one access
+  bool store_pairs;  // stores two adjacent elements in one access
   bool adds;
   ElementEpilogue<T> epilogue;
 };
 
-// The tile of op(a), or of op(b) transposed: kRows rows of kK elements of k.
+// Tile of op(a), or of op(b) transposed: kRows rows of kK elements of k.
 template <class Mma, int kRows, int kK, int kThreads, int kBytes, bool kAlongK>
 struct OperandTile {
   using T = typename Mma::Element;
@@ -63,7 +62,7 @@ struct OperandTile {
   TileLoader<T, kLines, kWidth, kPitch, kThreads, kBytes> loader;
   const T* data;
   int64_t stride;
-  int rows;  // that exist
+  int rows;  // rows of the tile within the matrix
 
   __device__ OperandTile(const Operand<T>& operand, int64_t batch, int64_t row, int64_t count)
       : data(operand.data + batch * operand.batch_stride + row * (kAlongK ? operand.stride : 1)),
@@ -88,8 +87,8 @@ struct Multistage {
   static constexpr int kSharedBytes = Tile::kStages * kStageSize * sizeof(T);
 };
 
-// A tile with an epilogue: its sums go through shared memory, so that the code of every activation is there once and
-// not for each sum that a thread holds.
+// Sums of a tile in shared memory for an epilogue, so that the code of every activation exists once and not for each
+// sum of a thread.
 template <class Mma, class Tile>
 struct SumTile {
   using A = compute_t<typename Mma::Element>;
@@ -115,7 +114,7 @@ struct SumTile {
   }
 };
 
-// Neighbouring blocks take tiles from a band of 8 rows of tiles, so that they share reads in the L2 cache.
+// Rasterization: neighbouring blocks take tiles from a band of 8 rows of tiles, so that they share reads in L2.
 struct TilePosition {
   int64_t batch, m, n;
 
@@ -166,7 +165,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   int reading = 0, writing = kStages - 1;
   const auto wait = [] {
     wait_for_copies<kStages - 2>();
-    __syncthreads();  // the stage to read has arrived, and no one reads the stage to write any more
+    __syncthreads();  // the stage to read is full, and the stage to write is empty
   };
   const auto next_stage = [&] {
     b.loader.store(ring + writing * Shape::kStageSize + A::kSize);
@@ -211,7 +210,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     if constexpr (!Tile::kReadsAhead) next_stage();
   }
 
-  // Of the 16 x 8 sums of a warp, each thread holds two neighbours in row lane / 4, and two in the row 8 below.
+  // A thread holds two adjacent sums of a 16 x 8 fragment in row lane / 4, and two in the row 8 below.
   struct alignas(2 * sizeof(Out)) Pair {
     Out values[2];
   };
@@ -219,7 +218,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   if constexpr (std::is_same_v<Out, T>)
     if (!call.epilogue.is_empty()) {
       wait_for_copies<0>();
-      __syncthreads();  // no one reads the ring any more
+      __syncthreads();  // the ring has been read
       const SumTile<Mma, Tile> all = {reinterpret_cast<compute_t<T>*>(shared)};
 #pragma unroll
       for (int i = 0; i < kCountM; ++i)
@@ -302,7 +301,7 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
 
 template <class Out, class Mma, class Tile, int kBytes>
 Status launch_multistage(const Matmul& product, const Context& context) {
-  // op(a)'s lines run along k unless it is stored transposed; op(b)'s, if it is.
+  // The lines of op(a) run along k unless it is transposed; those of op(b) do if it is.
   if (product.a.transposed)
     return product.b.transposed ? launch_multistage_kernel<Out, Mma, Tile, kBytes, false, true>(product, context)
                                 : launch_multistage_kernel<Out, Mma, Tile, kBytes, false, false>(product, context);

@@ -1,4 +1,4 @@
-// Matrix products of 16-bit elements: tiles of them for the warps of Mma16.
+// Tile shapes of 16-bit products with mma (Mma16).
 #pragma once
 
 #include "core/cuda/mma16.cuh"
@@ -6,16 +6,16 @@
 
 namespace fusedops::cuda {
 
-// 128 x 128 lets a warp reuse each fragment 4 or 8 times; 64 x 64 gives a small product four times as many blocks.
+// 128 x 128 reuses each fragment 4 or 8 times; 64 x 64 gives a small product four times as many blocks.
 using LargeTile16 = BlockTile<128, 128, 32, 64, 64, 4, 2>;
 using SmallTile16 = BlockTile<64, 64, 32, 32, 32, 4, 4>;
 
-// For copies through registers, of which only one tile can be in flight. Twice the warps halve
-// what a thread holds, so that two blocks fit: one multiplies while the other waits for its loads.
+// For copies through registers, with only one tile in flight. Twice the warps halve the registers of a thread, so that
+// two blocks fit: one multiplies while the other waits for its loads.
 using LargeMisalignedTile16 = BlockTile<128, 128, 32, 64, 32, 2, 2>;
 using SmallMisalignedTile16 = BlockTile<64, 64, 32, 32, 32, 2, 4>;
 
-// c in T, or in float for sums, which have small tiles alone.
+// c is T, or float for sums, which have small tiles only.
 template <class Out, class T>
 Status small_matmul16(const Matmul& product, ProductKernel kernel, const Context& context) {
   return kernel == ProductKernel::sm80_small

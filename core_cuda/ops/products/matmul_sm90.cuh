@@ -1,5 +1,5 @@
-// The 16-bit product on compute capability 9.x: large tiles, in float32 over the whole of k (gemm_sm90.cuh). c is the
-// sums, rounded once, or the sums themselves, and is written through TMA. Limit: the tensor cores.
+// 16-bit products with large tiles on compute capability 9.x (gemm_sm90.cuh). c, the rounded sums or the sums
+// themselves, is stored through TMA. Limit: the tensor cores.
 #pragma once
 
 #include "ops/products/gemm_sm90.cuh"
@@ -7,7 +7,7 @@
 
 namespace fusedops::cuda {
 
-// The sums, rounded.
+// Stores the rounded sums.
 template <class T, class Tiles>
 struct StoreProduct {
   using Stores = PanelStores<T>;
@@ -31,7 +31,7 @@ struct StoreProduct {
   }
 };
 
-// The sums, added to c if `adds`.
+// Stores the sums, added to c if `adds`.
 template <class Tiles>
 struct StoreSums {
   using Stores = PanelStores<float>;
@@ -54,7 +54,7 @@ struct StoreSums {
 
   __device__ void prefetch_descriptors() const { cute::prefetch_tma_descriptor(&map); }
 
-  // Brings the tile of c into the L2 cache while its last products are computed.
+  // Prefetches the tile of c into L2 during the last products.
   __forceinline__ __device__ void prefetch(const WorkTile& tile) const {
     if (!adds) return;
 #pragma unroll 1
@@ -89,7 +89,7 @@ struct StoreSums {
  private:
   using Panel = float[Stores::kValues];
 
-  // The thread's elements of a panel of c. Whole groups of 8 columns exist, or none of the group.
+  // Loads the thread's elements of a panel of c, which has a multiple of 8 columns.
   __forceinline__ __device__ void load(const WorkTile& tile, int panel, Panel& values) const {
     const sm90::Fragment fragment(threadIdx.x % sm90::kWarpgroup);
     const int column = tile.column + panel * Stores::kColumns;
@@ -104,7 +104,7 @@ struct StoreSums {
   }
 };
 
-// The unit stride of a runs along k unless a is transposed; that of b does if b is transposed.
+// The unit stride of a is along k unless a is transposed; that of b is if b is transposed.
 template <class T, class Tiles, class Store>
 Status matmul_sm90(const Matmul& product, const Context& context) {
   const auto launch_with = [&]<bool kRowsAlongK, bool kAlongK>() {

@@ -1,14 +1,13 @@
-// Split-K, for a product with few elements and a long k, such as that of a few rows with a weight, or the gradient of a
-// small weight over many rows: k is cut into splits, so that there are enough blocks to occupy the GPU. The product of
-// each split is one matrix of a batch, in the type of the sums; a second kernel adds them in a fixed order, rounds once
-// and writes c, or adds them to c. Limit: reading a and b, or the tensor cores of the few blocks that there are.
+// Split-K, for a product with a small c and a long k, such as the gradient of a small weight over many rows. The
+// product of each split is one matrix of a batch, in the type of the sums. A second kernel adds the splits in a fixed
+// order, rounds once and writes c, or adds them to c. Limit: reading a and b, or the tensor cores of a small grid.
 #include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_paths.h"
 
 namespace fusedops::cuda {
 namespace {
 
-// Element i of c from its sum over the splits. T: of the product; C: of c.
+// Element i of c from its sum over the splits. T: dtype of the product; C: type of c.
 template <class T, class C>
 __global__ void __launch_bounds__(kThreads)
     sum_splits_kernel(const compute_t<T>* partials, int64_t splits, int64_t count, C* c, int64_t c_stride, bool adds,
@@ -41,7 +40,7 @@ Status sum_splits(const Matmul& product, const void* partials, int64_t splits, c
 
 template <class T>
 Status run(const Matmul& product, compute_t<T>* partials, const GpuProperties& gpu, const Context& context) {
-  constexpr int64_t kMultiple = 64;  // keeps each split as well aligned as the whole
+  constexpr int64_t kMultiple = 64;  // keeps the alignment of the operands
   const int64_t count = product.m * product.n;
   const int64_t depth = ((product.k - 1) / product.splits / kMultiple + 1) * kMultiple;
   const int64_t whole = product.k / depth, rest = product.k % depth;

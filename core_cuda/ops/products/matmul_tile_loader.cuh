@@ -1,4 +1,4 @@
-// Copies tiles of a matrix from global to shared memory, at any alignment.
+// Copies tiles of any alignment from global to shared memory.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace fusedops::cuda {
 
-// A tile is kLines lines of kWidth elements of unit stride; in shared memory the lines are kPitch elements apart.
-// kBytes is the widest access that the matrix's alignment allows. Copies of 4 bytes or more are asynchronous; the
-// hardware has none of 2 bytes, so these go through registers: fetch() starts the loads, store() ends them.
+// A tile has kLines lines of kWidth elements of unit stride; in shared memory the lines are kPitch elements apart.
+// kBytes is the widest access that the alignment allows. cp.async needs at least 4 bytes; copies of 2 bytes go through
+// registers: fetch() starts the loads, store() ends them.
 template <class T, int kLines, int kWidth, int kPitch, int kThreads, int kBytes>
 class TileLoader {
  public:
-  // The tile at `from`, of which `lines` lines of `width` elements exist; the rest becomes zero.
+  // Fetches the tile at `from`. Elements outside of `lines` x `width` become zero.
   __device__ void fetch(T* to, const T* from, int64_t stride, int lines, int width) {
     const int line = threadIdx.x / kPerLine, column = threadIdx.x % kPerLine * kElements;
     from += line * stride + column;
@@ -57,7 +57,7 @@ class TileLoader {
 
  private:
   static constexpr bool kAsync = kBytes >= 4;
-  static constexpr int kElements = kAsync ? kBytes / sizeof(T) : 2;  // elements that a thread handles side by side
+  static constexpr int kElements = kAsync ? kBytes / sizeof(T) : 2;  // adjacent elements of a thread
   static constexpr int kPerLine = kWidth / kElements;
   static constexpr int kLineStride = kThreads / kPerLine;
   static constexpr int kCount = kLines / kLineStride;

@@ -9,18 +9,19 @@
 namespace fusedops::cuda {
 namespace {
 
-// Up to this many rows, the matrix is read as fast as memory allows, whatever else there is.
-constexpr int64_t kMaxGemvRows = 64;
+// Analytical time model, fitted to an H200: over 129 products the selected kernel is on average 0.5 % slower than the
+// fastest one.
 
-// Times measured on an H200: a kernel takes the first whatever it computes, or for each wave. They and those of k-tiles
-// are fitted: over 129 products, the selected kernel is on average 0.5 % slower than the fastest one.
-constexpr double kPersistentWaveNs = 2700,
-                 kNonPersistentWaveNs = 3300;  // of blocks that stay, or of one wave; of others
+constexpr int64_t kMaxGemvRows = 64;  // such products are bound by reading b
+
+// Launch and prologue cost, per wave or per launch.
+constexpr double kPersistentWaveNs = 2700;  // also of a single wave
+constexpr double kNonPersistentWaveNs = 3300;
 constexpr double kSplitStartNs = 4000, kLargeStartNs = 4000;
-constexpr double kBytesPerNs = 3600;  // read from memory in a nanosecond
+constexpr double kBytesPerNs = 3600;  // DRAM read bandwidth
 
-// How lines of a and b lie in the L2 cache, which has lines of 128 bytes and sectors of 32: a copy of 128 bytes takes
-// one line, or parts of two, or of two and five sectors.
+// Alignment of the lines of a and b to the L2 cache (128-byte lines, 32-byte sectors). A copy of 128 bytes touches one
+// cache line, two of them, or two of them and a fifth sector.
 enum class Lines { aligned, sector, crossing };
 Lines l2_alignment(const Matmul& product) {
   const auto divide = [&](int64_t bytes) {
@@ -29,21 +30,21 @@ Lines l2_alignment(const Matmul& product) {
   return divide(128) ? Lines::aligned : divide(32) ? Lines::sector : Lines::crossing;
 }
 
-// The time of one k-tile of a block in matmul_few_tiles_sm90.cuh, in ns: the maximum of tensor-core time and L2 time
-// for the lines that all blocks load. Clocks drop when a grid has several waves.
+// Time of one k-tile of a block in matmul_few_tiles_sm90.cuh: the maximum of tensor-core time and L2 time for the lines
+// that all blocks load. Clocks drop when a grid has several waves.
 constexpr double kMultiWaveFactor = 1.15, kLargeMultiWaveFactor = 1.1;
 double k_tile_ns(int64_t area, double loaded_lines, Lines lines, bool is_multi_wave) {
   const double line_ns = lines == Lines::aligned ? 1.05 : lines == Lines::sector ? 1.4 : 2.75;
   return std::max((60 + double(area) / 54.6) * (is_multi_wave ? kMultiWaveFactor : 1), loaded_lines * line_ns);
 }
 
-// The relative time of a k-tile in the other kernels, measured with 3000 to 5000 rows.
+// Relative time of a k-tile in the other kernels, measured with 3000 to 5000 rows.
 double alignment_factor(const Matmul& product) { return l2_alignment(product) == Lines::crossing ? 1.15 : 1; }
 
 double read_ns(const Matmul& product) { return double(product.m + product.n) * double(product.k) * 2 / kBytesPerNs; }
 
-// Up to 64 rows: as many parts as give a large GPU about as many blocks as it has multiprocessors, with some k-tiles
-// for each. They follow from n and k alone, so that a row has the same bits among any of these numbers.
+// Split-K factor for up to kMaxGemvRows rows: about one block per multiprocessor of a large GPU, at least four k-tiles
+// each. It depends on n and k only, so a row's bits do not depend on the number of rows.
 int gemv_splits(int64_t n, int64_t k) {
   constexpr int64_t kMaxGemvSplits = 4, kMinDepth = 4 * kTileDepth, kColumns = 64;
   const int64_t tiles = ceil_div(n, kColumns);
@@ -55,7 +56,7 @@ int gemv_splits(int64_t n, int64_t k) {
 
 bool is_skinny(const Matmul& product) { return product.m <= kMaxGemvRows && !product.a.transposed; }
 
-// How many blocks run at once, if clusters of this many must find room in one part of the GPU.
+// Blocks that run at the same time in clusters of k_splits, each of which must fit into one GPC.
 int64_t max_concurrent_blocks(int k_splits) { return k_splits <= 2 ? kMultiprocessors : 96; }
 
 }  // namespace
@@ -101,8 +102,8 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
     for (int k_splits = 2; k_splits <= kMaxKSplits && columns <= kMaxSplitColumns; k_splits *= 2)
       if (row_tiles * column_tiles * k_splits <= max_concurrent_blocks(k_splits) && product.k >= k_splits * kMinDepth)
         consider({rows, columns, k_splits});
-    // Of pairs, since more blocks of a cluster would find no room in all parts of the GPU. Lines that are aligned are
-    // found in the L2 cache as fast, and the pairs' blocks wait for each other: 1 % slower.
+    // Clusters of two only: larger clusters do not fit into every GPC. With aligned lines multicast gains nothing,
+    // since L2 serves both blocks equally fast, and the cluster barrier costs 1 %.
     if (l2_alignment(product) == Lines::aligned) return;
     if (row_tiles % 2 == 0 && product.n >= columns) consider({rows, columns, 1, Sharing::columns});
     if (column_tiles % 2 == 0 && (row_tiles > 1 || product.m % 8 == 0)) consider({rows, columns, 1, Sharing::rows});
@@ -120,7 +121,7 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
 ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool has_large) {
   if (is_skinny(product)) return ProductKernel::sm90_few_tiles;
   const double k_tiles = double(ceil_div(product.k, kTileDepth)) * alignment_factor(product);
-  // Of a kernel whose blocks stay and go from tile to tile. Tiles come in pairs, a cluster of two.
+  // The time of a persistent kernel with clusters of two tiles.
   const auto persistent_ns = [&](int64_t rows, int64_t columns, double k_tile_ns, double multi_wave_factor) {
     const int64_t tiles = ceil_div(product.m, 2 * rows) * 2 * ceil_div(product.n, columns);
     const double waves = double(ceil_div(tiles, kMultiprocessors));
@@ -137,13 +138,13 @@ ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, boo
     consider(ProductKernel::sm90_large, persistent_ns(128, 256, 700, kLargeMultiWaveFactor));
   if (has_large && !product.a.transposed && product.c_stride == product.n)
     consider(ProductKernel::sm90_ping_pong, persistent_ns(128, 128, 390, 1));
-  if (product.splits > 0 && product.n % 8 == 0) {  // of 9.0: the kernel of the sums writes them through TMA
+  if (product.splits > 0 && product.n % 8 == 0) {  // the sm90 split-K kernel stores its sums through TMA
     const double splits = double(product.splits);
     const double sums_ns = splits * double(product.m) * double(product.n) * 2 * sizeof(float) / kBytesPerNs;
     consider(ProductKernel::split_k,
              2 * kPersistentWaveNs + std::max(k_tiles / splits * 480, read_ns(product)) + sums_ns);
   }
-  // What begins and ends blocks that do not stay is lost in each wave: many of them were not measured.
+  // The model was not fitted to non-persistent grids of more waves.
   constexpr int64_t kMaxWaves = 4;
   const int64_t few_tiles = ceil_div(product.m, few.rows) * ceil_div(product.n, few.columns);
   if (few.is_persistent(product) || few_tiles <= kMaxWaves * kMultiprocessors || least == kNever)

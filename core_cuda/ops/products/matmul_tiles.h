@@ -9,26 +9,26 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kTileDepth = 64;         // of k: the k-tile of all these kernels
-inline constexpr int kTileLines = 64;         // of a box whose lines do not run along k
-inline constexpr int kMaxKSplits = 8;         // of k: the blocks of a cluster
-inline constexpr int kMaxSplitColumns = 128;  // of tiles whose k may have several parts
-inline constexpr int kMultiprocessors = 132;  // of a large GPU: the order of sums does not follow the GPU at hand
+inline constexpr int kTileDepth = 64;         // elements of k in a k-tile
+inline constexpr int kTileLines = 64;         // lines of a TMA box whose lines do not run along k
+inline constexpr int kMaxKSplits = 8;         // blocks of a cluster
+inline constexpr int kMaxSplitColumns = 128;  // of tiles with several splits
+inline constexpr int kMultiprocessors = 132;  // of a large GPU: the order of sums must not depend on the GPU
 
-// What the blocks of a pair have in common, and read only once.
+// The operand tile that the two blocks of a cluster share through multicast.
 enum class Sharing { nothing, columns, rows };
 
 // A tile of c in matmul_few_tiles_sm90.cuh.
 struct FewTilesChoice {
   int rows = 128, columns = 64;
-  int k_splits = 1;  // of k
+  int k_splits = 1;
   Sharing sharing = Sharing::nothing;
 
   static FewTilesChoice of(const Matmul& product);
   double time_ns(const Matmul& product) const;
 
-  // Whether blocks go from tile to tile: if they can write c through TMA, with a bias at most. Those of 64 columns have
-  // no room for it.
+  // True if blocks loop over tiles. They must store c through TMA, with no epilogue but a bias. Tiles of 64 columns
+  // have no shared memory left for that.
   bool is_persistent(const Matmul& product) const;
 };
 
