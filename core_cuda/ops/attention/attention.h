@@ -141,7 +141,7 @@ struct Range {
 struct Sequence {
   int64_t first_query, first_key;  // where it begins in tensors that hold sequences one behind the other, otherwise 0
   int queries, keys;
-  int kept;  // of the keys; those behind them are padding
+  int valid_keys;  // the keys behind them are padding
 
   FUSEDOPS_HD int shift() const { return keys - queries; }
 };
@@ -152,9 +152,9 @@ struct Band {
   int window;  // 0: none
 
   FUSEDOPS_HD Range keys(const Sequence& sequence, int query) const {
-    const int beside = query + sequence.shift();
-    const int begin = window ? beside - window + 1 : 0, end = causal ? beside + 1 : sequence.keys;
-    return {begin < 0 ? 0 : begin, end < sequence.kept ? end : sequence.kept};
+    const int diagonal = query + sequence.shift();
+    const int begin = window ? diagonal - window + 1 : 0, end = causal ? diagonal + 1 : sequence.keys;
+    return {begin < 0 ? 0 : begin, end < sequence.valid_keys ? end : sequence.valid_keys};
   }
 
   // Those that at least one query of a tile sees.
@@ -195,7 +195,7 @@ struct Attention {
       const int keys = offsets_k[b + 1] - offsets_k[b];
       return {offsets_q[b], offsets_k[b], offsets_q[b + 1] - offsets_q[b], keys, keys};
     }
-    return {0, 0, queries, keys, kept(b)};
+    return {0, 0, queries, keys, valid_keys(b)};
   }
 
   // A row is a query of a head, of all sequences: the last dimensions of lse.
@@ -215,7 +215,7 @@ struct Attention {
   }
 
   // Where the elements of a sequence are in tensors: packed sequences have no dimension of their own.
-  FUSEDOPS_HD int64_t place(int64_t b) const { return offsets_q ? 0 : b; }
+  FUSEDOPS_HD int64_t batch_index(int64_t b) const { return offsets_q ? 0 : b; }
 
   // Key heads are shared by as many query heads each.
   FUSEDOPS_HD int key_head(int head) const { return head / group; }
@@ -242,7 +242,7 @@ struct Attention {
 
  private:
   // Lengths may be any numbers: on a GPU nothing has checked them.
-  FUSEDOPS_HD int kept(int64_t b) const {
+  FUSEDOPS_HD int valid_keys(int64_t b) const {
     if (!lengths) return keys;
     const int64_t length =
         has_64_bit_lengths ? static_cast<const int64_t*>(lengths)[b] : static_cast<const int32_t*>(lengths)[b];

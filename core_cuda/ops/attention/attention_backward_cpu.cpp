@@ -140,7 +140,7 @@ class Backward {
   }
 
   void compute_rows(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
-    const int nr = kernel_.nr, kept = group.sequence.kept;
+    const int nr = kernel_.nr, kept = group.sequence.valid_keys;
     for (int64_t row = first; row < last; ++row) {
       to.lse[row - first] = *group.of_query<A>(call_.lse, row);
       to.delta[row - first] =

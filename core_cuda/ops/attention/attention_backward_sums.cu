@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
       if (query >= sequence.queries) continue;
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) sum[half][j] = has_sum(query) ? sum[half][j] * scale : 0;
-      T* const dq = call.dq.row<T>(call.place(work.sequence), sequence.first_query + query, work.head) + column;
+      T* const dq = call.dq.row<T>(call.batch_index(work.sequence), sequence.first_query + query, work.head) + column;
       if (aligned)
         store_pack<true>(rounded<T>(sum[half]), dq, call.dim - column);
       else

@@ -41,13 +41,15 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
 
 // A product is a score: without a soft cap or negative scale. The other calls are computed by the kernels for 8.0:
 // sm90 kernels for them would take as long to compile as all others.
-bool is_plain(const Attention& call) { return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > 0; }
+bool has_plain_scores(const Attention& call) {
+  return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > 0;
+}
 
 // The lengths of packed sequences are not known here: the kernel must not depend on all of them together.
-bool has_tiles(const Attention& call, int most_features) {
+bool fits_sm90_tiles(const Attention& call, int max_features) {
   const bool packed = call.offsets_q;
-  return size_of(call.dtype) == 2 && call.rows() > 0 && is_plain(call) &&
-         std::max(call.dim, call.dim_v) <= most_features &&
+  return size_of(call.dtype) == 2 && call.rows() > 0 && has_plain_scores(call) &&
+         std::max(call.dim, call.dim_v) <= max_features &&
          (packed ? call.packed_queries > 0 && call.packed_keys > 0 : call.queries > kMaxDecodeQueries && call.keys > 0);
 }
 
@@ -59,14 +61,14 @@ bool is_16_bit(A call) { return size_of(call.dtype) == 2; }
 bool has_dropout(A call) { return call.dropout.seed; }
 
 bool takes_sm90(A call, G gpu) {
-  return gpu.has_sm90_kernels && has_tiles(call, 256) &&
+  return gpu.has_sm90_kernels && fits_sm90_tiles(call, 256) &&
          all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
                       of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v)});
 }
 
 bool takes_sm90_backward(A call, G gpu) {
-  const int most_features = call.has_mask || has_dropout(call) ? 128 : 256;
-  return gpu.has_sm90_kernels && has_tiles(call, most_features) &&
+  const int max_features = call.has_mask || has_dropout(call) ? 128 : 256;
+  return gpu.has_sm90_kernels && fits_sm90_tiles(call, max_features) &&
          all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
                       of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v),
                       of_queries(call, call.dy, call.dim_v), of_queries(call, call.dq, call.dim),

@@ -145,7 +145,7 @@ struct SimtSequence {
   __device__ Query query(const BackwardSums& sums, int head, int index) const {
     Query one = query(head, index);
     if (index >= sequence.queries) return one;
-    one.lse = *call.lse.row<const T>(call.place(b), sequence.first_query + index, head);
+    one.lse = *call.lse.row<const T>(call.batch_index(b), sequence.first_query + index, head);
     one.delta = static_cast<const T*>(sums.delta)[call.row(b, sequence, head, index)];
     return one;
   }
@@ -157,12 +157,12 @@ struct SimtSequence {
   __device__ T score_of(T product) const { return score.is_product ? product : score.of(product); }
 
   __device__ RowsOf<T> queries(const HeadRows& of, int head, int first, int width) const {
-    return {of.row<const T>(call.place(b), sequence.first_query + first, head), of.position, sequence.queries - first,
-            width};
+    return {of.row<const T>(call.batch_index(b), sequence.first_query + first, head), of.position,
+            sequence.queries - first, width};
   }
   __device__ RowsOf<T> keys(const HeadRows& of, int head, int first, int width) const {
-    return {of.row<const T>(call.place(b), sequence.first_key + first, head), of.position, sequence.kept - first,
-            width};
+    return {of.row<const T>(call.batch_index(b), sequence.first_key + first, head), of.position,
+            sequence.valid_keys - first, width};
   }
 
   // With dropout, calls body(i, kept) for the probabilities of a query and a thread's neighbouring keys.
@@ -253,13 +253,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     const int query = first_query + Tile::row(i);
     if (query < of.sequence.queries && Tile::column(0) == 0)
-      *call.lse.row<T>(call.place(of.b), of.sequence.first_query + query, head) =
+      *call.lse.row<T>(call.batch_index(of.b), of.sequence.first_query + query, head) =
           some ? score.scaled(max[i]) + std::log(sum[i]) : kNothing<T>;
 #pragma unroll
     for (T& element : y[i]) element = some ? element * of.dropout_scale() / sum[i] : 0;
   }
-  store<Tile>(y, T(1), call.y.row<T>(call.place(of.b), of.sequence.first_query + first_query, head), call.y.position,
-              of.sequence.queries - first_query, call.dim_v);
+  store<Tile>(y, T(1), call.y.row<T>(call.batch_index(of.b), of.sequence.first_query + first_query, head),
+              call.y.position, of.sequence.queries - first_query, call.dim_v);
 }
 
 template <class Tile>
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     add_rows<Tile>(dq, memory.ds, k, memory);
   }
   store<Tile>(dq, static_cast<T>(call.scale),
-              call.dq.row<T>(call.place(of.b), of.sequence.first_query + first_query, head), call.dq.position,
+              call.dq.row<T>(call.batch_index(of.b), of.sequence.first_query + first_query, head), call.dq.position,
               of.sequence.queries - first_query, call.dim);
 }
 
@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int key_head = tile.head, first_key = tile.tile * kSize;
   const RowsOf<T> k = of.keys(call.k, key_head, first_key, call.dim);
   const RowsOf<T> v = of.keys(call.v, key_head, first_key, call.dim_v);
-  const Range keys{first_key, min(first_key + kSize, of.sequence.kept)};
+  const Range keys{first_key, min(first_key + kSize, of.sequence.valid_keys)};
   const Range queries = keys.is_empty() ? Range{0, 0} : call.band.queries(of.sequence, keys);
 
   typename Tile::Sums dk = {}, dv = {};
@@ -351,10 +351,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   const int64_t position = of.sequence.first_key + first_key;
   const int rows = of.sequence.keys - first_key;
-  store<Tile>(dk, static_cast<T>(call.scale), call.dk.row<T>(call.place(of.b), position, key_head), call.dk.position,
-              rows, call.dim);
-  store<Tile>(dv, of.dropout_scale(), call.dv.row<T>(call.place(of.b), position, key_head), call.dv.position, rows,
-              call.dim_v);
+  store<Tile>(dk, static_cast<T>(call.scale), call.dk.row<T>(call.batch_index(of.b), position, key_head),
+              call.dk.position, rows, call.dim);
+  store<Tile>(dv, of.dropout_scale(), call.dv.row<T>(call.batch_index(of.b), position, key_head), call.dv.position,
+              rows, call.dim_v);
 }
 
 // Calls body(Tag<Tile>()) with the tile that has enough columns.

@@ -204,13 +204,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   __syncthreads();
   const BackwardWork work = backward_work<Tile>(call, uniform(*number));
   if (work.sequence < 0) return;
-  const int b = uniform(static_cast<int>(work.sequence)), place = static_cast<int>(call.place(b));
+  const int b = uniform(static_cast<int>(work.sequence)), batch = static_cast<int>(call.batch_index(b));
   const int key_tile = uniform(work.tile), key_head = uniform(work.key_head), part = uniform(work.part);
   Sequence sequence = call.sequence(b);
   sequence = {uniform(sequence.first_query), uniform(sequence.first_key), uniform(sequence.queries),
-              uniform(sequence.keys), uniform(sequence.kept)};
+              uniform(sequence.keys), uniform(sequence.valid_keys)};
   const int first_key = key_tile * kN;
-  const Range keys{first_key, min(first_key + kN, sequence.kept)};
+  const Range keys{first_key, min(first_key + kN, sequence.valid_keys)};
   const Range queries = keys.is_empty() ? Range{0, 0} : call.band.queries(sequence, keys);
 
   // Tiles of queries, of one head after the other, from the last one to the first, so that causal ones begin where all
@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
   using Copy = RowCopy<T, kD, Tile::kThreads>;
   Queries tile{key_head * call.group, highest};
-  Copy copy_q(call.q.row<const T>(place, sequence.first_query + highest, tile.head), call.q.position);
-  Copy copy_dy(call.dy.row<const T>(place, sequence.first_query + highest, tile.head), call.dy.position);
+  Copy copy_q(call.q.row<const T>(batch, sequence.first_query + highest, tile.head), call.q.position);
+  Copy copy_dy(call.dy.row<const T>(batch, sequence.first_query + highest, tile.head), call.dy.position);
   const bool is_whole = aligned && call.dim == kD && call.dim_v == kD;
   // Starts to copy a tile of queries, where copy_q and copy_dy are.
   const auto copy_queries = [&](const Queries& tile) {
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const int i = static_cast<int>(threadIdx.x) - (Tile::kThreads - kM);
     if (i >= 0) {
       const int row = min(i, rows - 1);
-      copy_async<4>(lse + i, call.lse.row<const float>(place, sequence.first_query + tile.first + row, tile.head), 4);
+      copy_async<4>(lse + i, call.lse.row<const float>(batch, sequence.first_query + tile.first + row, tile.head), 4);
       const int64_t index = call.row(b, sequence, tile.head, tile.first + row);
       copy_async<4>(lse + kM + i, static_cast<const float*>(sums.delta) + index, 4);
       if (call.has_mask) mask_rows[i] = call.mask.row(index);
@@ -256,9 +256,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int group_row = group * Tile::kGroupN, own_out = in_group * Tile::kWarpOut + part * Tile::kOut;
   const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
   Fragments<kRowTiles, Tile::kWarpOut / 8> dk = {}, dv = {};
-  Copy(call.k.row<const T>(place, sequence.first_key + first_key, key_head), call.k.position)
+  Copy(call.k.row<const T>(batch, sequence.first_key + first_key, key_head), call.k.position)
       .template start<kN>(k, call.k.position, keys.end - first_key, call.dim, aligned);
-  Copy(call.v.row<const T>(place, sequence.first_key + first_key, key_head), call.v.position)
+  Copy(call.v.row<const T>(batch, sequence.first_key + first_key, key_head), call.v.position)
       .template start<kN>(v, call.v.position, keys.end - first_key, call.dim_v, aligned);
   if (tile.head < end_head) copy_queries(tile);
   commit_copies();
@@ -354,9 +354,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int rows = sequence.keys - first_key - group_row;
   const int64_t position = sequence.first_key + first_key + group_row;
   T* const own = k + warp * Tile::kGroupN * kPitchOf<Tile::kWarpOut>;
-  store_gradient(dk, static_cast<float>(call.scale), own, call.dk.row<T>(place, position, key_head) + own_out,
+  store_gradient(dk, static_cast<float>(call.scale), own, call.dk.row<T>(batch, position, key_head) + own_out,
                  call.dk.position, rows, call.dim - own_out, out_aligned);
-  store_gradient(dv, kDropout ? dropout.scale : 1, own, call.dv.row<T>(place, position, key_head) + own_out,
+  store_gradient(dv, kDropout ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + own_out,
                  call.dv.position, rows, call.dim_v - own_out, out_aligned);
 }
 

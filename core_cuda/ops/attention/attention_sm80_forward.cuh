@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
   const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, Tile::kM);
   if (tile.sequence < 0) return;
-  const int64_t b = tile.sequence, place = call.place(b);
+  const int64_t b = tile.sequence, batch = call.batch_index(b);
   const Sequence sequence = call.sequence(b);
   const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * Tile::kM;
   const Range queries{first_query, min(first_query + Tile::kM, sequence.queries)};
@@ -73,12 +73,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const Range of_all = call.band.keys_of_all(sequence, queries);
 
   using Copy = RowCopy<T, Tile::kD, Tile::kThreads>;
-  Copy(call.q.row<const T>(place, sequence.first_query + first_query, head), call.q.position)
+  Copy(call.q.row<const T>(batch, sequence.first_query + first_query, head), call.q.position)
       .template start<Tile::kM>(q, call.q.position, queries.end - first_query, call.dim, aligned);
   commit_copies();  // a wait is for what was committed, and no copy of k follows where there are no keys
   int first = keys.is_empty() ? keys.end : keys.begin / Tile::kN * Tile::kN;
-  Copy of_k(call.k.row<const T>(place, sequence.first_key + first, key_head), call.k.position);
-  Copy of_v(call.v.row<const T>(place, sequence.first_key + first, key_head), call.v.position);
+  Copy of_k(call.k.row<const T>(batch, sequence.first_key + first, key_head), call.k.position);
+  Copy of_v(call.v.row<const T>(batch, sequence.first_key + first, key_head), call.v.position);
   const auto copy_k = [&](int at) {
     of_k.template start<Tile::kN>(k, call.k.position, keys.end - at, call.dim, aligned);
     of_k.advance(Tile::kN * call.k.position);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     multiply_scores<AlongRows<kPitch>>(y, scores, v);
   }
   wait_for_copies<0>();
-  __syncthreads();  // q has arrived even if there was no key: its place is free
+  __syncthreads();  // q has arrived even if there was no key: its batch is free
 
   // A row is divided by its sum, and leaves through the place where the warp's rows of q were.
   T* const rows = q + warp_row * kPitch;
@@ -146,11 +146,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           none ? 0 : rounded_pair<T>(pair[0] * share, pair[1] * share);
     }
     if (threadIdx.x % 4 == 0 && query < sequence.queries)
-      *call.lse.row<float>(place, sequence.first_query + query, head) =
+      *call.lse.row<float>(batch, sequence.first_query + query, head) =
           none ? kNothing<float> : score.scaled(softmax.max[row]) + logf(sum);
   }
   __syncwarp();
-  store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(place, sequence.first_query + first_query + warp_row, head),
+  store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(batch, sequence.first_query + first_query + warp_row, head),
                                      call.y.position, queries.end - first_query - warp_row, call.dim_v, y_aligned);
 }
 

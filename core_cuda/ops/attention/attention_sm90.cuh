@@ -115,11 +115,11 @@ struct WorkTile {
 template <int kSize>
 class TileScheduler {
  public:
-  static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int least_pairs,
-                          bool is_reversed, bool is_serpentine) {
+  static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int min_pairs, bool is_reversed,
+                          bool is_serpentine) {
     constexpr int64_t kCached = 24 << 20;  // of an L2 cache of 50 MB
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
-    const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), least_pairs);
+    const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), min_pairs);
     const auto per_section = static_cast<int>(std::clamp<int64_t>(cached, 1, pairs));
     TileScheduler scheduler;
     scheduler.slots_ = slots, scheduler.pairs_ = pairs, scheduler.per_section_ = per_section,
@@ -140,8 +140,8 @@ class TileScheduler {
     by_section_(section, within, index);
     (section == full_sections_ ? by_last_pairs_ : by_pairs_)(place, pair, within);
     by_heads_(b, head, section * per_section_ + pair);
-    const bool turned = is_serpentine_ && (last_section_ - section) % 2;
-    const int tile = is_reversed_ != turned ? slots_.tiles - 1 - place : place;
+    const bool is_flipped = is_serpentine_ && (last_section_ - section) % 2;
+    const int tile = is_reversed_ != is_flipped ? slots_.tiles - 1 - place : place;
     if (!slots_.offsets) return {b, head, tile};
     const auto found = slots_.at(tile);
     return {found.sequence, head, found.tile};

@@ -36,22 +36,22 @@ template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBit
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::run(
     const Parameters& parameters, Shared& shared) {
   const int warp = cutlass::canonical_warp_idx_sync();
-  const bool produces = cutlass::canonical_warp_group_idx() == 0;
+  const bool is_producer = cutlass::canonical_warp_group_idx() == 0;
   if (threadIdx.x == 0) {
     for (const CUtensorMap* map : {&parameters.q, &parameters.k, &parameters.v, &parameters.dy})
       cute::prefetch_tma_descriptor(map);
     shared.q_ring.init(kConsumers);
     shared.dy_ring.init(kConsumers);
-    shared.keys_are_there.init(1);
-    shared.dq_is_there.init(kConsumers * kWarpgroup / 32);
-    shared.dq_is_free.init(1);
+    shared.keys_full.init(1);
+    shared.dq_full.init(kConsumers * kWarpgroup / 32);
+    shared.dq_empty.init(1);
   }
   cutlass::arch::fence_barrier_init();
   __syncthreads();
   begin_kernel();
   const Work work = uniform(Backward::work(parameters, blockIdx.x));
   if (work.keys.is_empty()) return;
-  if (produces) {
+  if (is_producer) {
     cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
     if (work.queries.is_empty()) return;
     if (warp == 0) produce(parameters, work, shared);

@@ -18,7 +18,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   for (int r = 0; r < 2; ++r) {
     const int key = work.keys.begin + first_key + fragment.row(r), first = queries.begin + fragment.pair;
     Range seen = call.band.queries(work.sequence, {key, key + 1});
-    seen = key < work.sequence.kept ? Range{seen.begin - first, seen.end - first} : Range{};
+    seen = key < work.sequence.valid_keys ? Range{seen.begin - first, seen.end - first} : Range{};
 #pragma unroll
     for (int i = 0; i < kM / 2; ++i) {
       if (i / 2 % 2 != r) continue;
@@ -44,26 +44,26 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   float dk[kKeyFeatures / 2] = {}, dv[kKeyFeatures / 2] = {};
 
   if (!work.queries.is_empty()) {
-    shared.keys_are_there.wait(0);
-    const int kept = work.sequence.kept - work.keys.begin;
-    if (kept < kN && (call.offsets_q || call.lengths)) {
-      clear_rows<KeyTile>(shared.k, kept, thread, kConsumers * kWarpgroup);
-      clear_rows<KeyTile>(shared.v, kept, thread, kConsumers * kWarpgroup);
+    shared.keys_full.wait(0);
+    const int valid = work.sequence.valid_keys - work.keys.begin;
+    if (valid < kN && (call.offsets_q || call.lengths)) {
+      clear_rows<KeyTile>(shared.k, valid, thread, kConsumers * kWarpgroup);
+      clear_rows<KeyTile>(shared.v, valid, thread, kConsumers * kWarpgroup);
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
     }
   }
   State state;
   uint32_t phase = 1;
-  Pairs pairs;
+  PairBits pairs;
   // All threads write the same value, so that no barrier is needed. In shared memory it takes no registers.
   if (kBits && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
-  const auto take = [&](int tile) {
+  const auto process_tile = [&](int tile) {
     const int stage = state.stage, offset = stage * QueryTile::kOffset;
     float scores[kM / 2], slopes[kM / 2];
     shared.q_ring.wait(state);
     bool is_tile_visible = true;
     if constexpr (kBits) {
-      const int loaded = shared.loaded[state.count % kLoaded].x;
+      const int loaded = shared.loaded[state.count % kLoadedTiles].x;
       tile = loaded / 2, is_tile_visible = loaded % 2;
     }
     if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
@@ -76,9 +76,9 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     multiply<T, /*kAdds=*/false>(k, q + offset, scores);
     shared.dy_ring.wait(state);
     multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
-    if constexpr (kBits) pairs.look(call, work, shared.mask, tile, is_tile_visible);
+    if constexpr (kBits) pairs.load_bits(call, work, shared.mask, tile, is_tile_visible);
     wait_for<1>(dk, scores);
-    if (kRunsOn && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
+    if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
 
     // p = 2^(score - lse).
     uint32_t p[kM / 4], ds[kM / 4];
@@ -88,7 +88,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
       scores[i] = exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
     mask(call, work, fragment, first_key, tile, scores);
     if constexpr (kBits)
-      if (!pairs.are_all_visible) pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
+      if (!pairs.are_all_visible) pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : 0; });
     round_to<T>(p, scores);
     if constexpr (kBits)
       if (call.dropout.seed)
@@ -123,7 +123,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     cute::warpgroup_wait<2>();
     shared.dy_ring.release(stage);
     wait_for<1>(dq);
-    shared.dq_is_free.wait(phase);
+    shared.dq_empty.wait(phase);
     phase ^= 1;
     store_dq(0);
     if constexpr (kDqParts == 2) {
@@ -134,8 +134,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
     cutlass::arch::fence_view_async_shared();
     __syncwarp();
-    if (thread % 32 == 0) shared.dq_is_there.arrive();
-    if constexpr (!kRunsOn) {
+    if (thread % 32 == 0) shared.dq_full.arrive();
+    if constexpr (!kOverlapsDk) {
       wait_for<0>(dk);
       shared.q_ring.release(stage);
       if constexpr (kStages == 1) cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 1);  // ds has been read
@@ -143,14 +143,14 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     ++state;
   };
   if constexpr (kBits)
-    for (int left = query_tiles(work).count(); left > 0; --left) take(0);  // the producer names the tile
+    for (int left = query_tiles(work).count(); left > 0; --left) process_tile(0);  // the producer names the tile
   else
-    for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { take(tile); });
+    for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { process_tile(tile); });
   wait_for<0>(dk);
-  if (!join_heads(parameters, work, shared, thread, dk, dv)) return;
+  if (!reduce_heads(parameters, work, shared, thread, dk, dv)) return;
 
   // The results pass through the memory of v and k, which is free now.
-  const int64_t b = call.place(work.b), first = work.sequence.first_key + work.keys.begin;
+  const int64_t b = call.batch_index(work.b), first = work.sequence.first_key + work.keys.begin;
   const int first_row = first_key + thread % kWarpgroup / 32 * 16, count = work.keys.end - work.keys.begin;
   const auto store = [&](auto& values, double factor, T* tile, const HeadRows& rows, int columns) {
     const float factors[2] = {static_cast<float>(factor), static_cast<float>(factor)};

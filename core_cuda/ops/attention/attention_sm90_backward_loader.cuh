@@ -10,12 +10,12 @@ template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBit
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::produce(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
-  const bool leads = threadIdx.x % 32 == 0, packed = call.offsets_q;
+  const bool is_leader = threadIdx.x % 32 == 0, packed = call.offsets_q;
   const int b = packed ? 0 : work.b;
-  if (leads) {
-    auto* barrier = reinterpret_cast<uint64_t*>(&shared.keys_are_there);
+  if (is_leader) {
+    auto* barrier = reinterpret_cast<uint64_t*>(&shared.keys_full);
     const int position = static_cast<int>(work.sequence.first_key) + work.keys.begin;
-    shared.keys_are_there.arrive_and_expect_tx(sizeof(shared.k) + sizeof(shared.v));
+    shared.keys_full.arrive_and_expect_tx(sizeof(shared.k) + sizeof(shared.v));
     load_tile<KeyTile>(parameters.k, barrier, position, work.key_head, b, shared.k);
     load_tile<KeyTile>(parameters.v, barrier, position, work.key_head, b, shared.v);
   }
@@ -24,12 +24,13 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
     if constexpr (kBits) {
       // The producer computes the turn, since it runs ahead of the consumers.
-      const int turn = semaphore_value_of(parameters, work, tile);
-      if (leads) shared.loaded[state.count % kLoaded] = {2 * tile + tiles.is_all_visible(tile), turn};
+      const int semaphore_value = semaphore_value_at(parameters, work, tile);
+      if (is_leader)
+        shared.loaded[state.count % kLoadedTiles] = {2 * tile + tiles.is_all_visible(tile), semaphore_value};
     }
     const auto load = [&](QueryRing& ring, const CUtensorMap& map, T* rows, const float* numbers, float* to) {
-      uint64_t* const barrier = ring.acquire(state, leads, kStageBytes);
-      if (!leads) return;
+      uint64_t* const barrier = ring.acquire(state, is_leader, kStageBytes);
+      if (!is_leader) return;
       load_tile<QueryTile>(map, barrier, position, work.head, b, rows);
       cute::SM90_BULK_COPY_G2S::copy(numbers + slot * kM, barrier, to, kM * sizeof(float));
     };

@@ -71,7 +71,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::fini
   __shared__ alignas(1024) T memory[QueryTile::kSize];
   const int first_row = warpgroup % kQueryGroups * 64 + thread % kWarpgroup / 32 * 16;
   const float scale = static_cast<float>(call.scale), factors[2] = {scale, scale};
-  T* const rows = call.dq.row<T>(call.place(b), sequence.first_query + begin, head);
+  T* const rows = call.dq.row<T>(call.batch_index(b), sequence.first_query + begin, head);
   store_rows<QueryTile>(first_row, warpgroup / kQueryGroups * kQueryFeatures, factors, dq, memory, end - begin,
                         call.dim, [&](int row) { return rows + row * call.dq.position; });
 }

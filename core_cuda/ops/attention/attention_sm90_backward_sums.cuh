@@ -15,26 +15,26 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   int taken = 0;
   for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto&) {
     if (threadIdx.x % 32 != 0) return;
-    int turn = 0;
-    if constexpr (!kBits) turn = semaphore_value_of(parameters, work, tile);
+    int semaphore_value = 0;
+    if constexpr (!kBits) semaphore_value = semaphore_value_at(parameters, work, tile);
     int* semaphore = parameters.workspace.dq_semaphores + slot;
     float* dq = parameters.workspace.dq + slot * kM * kD;
-    shared.dq_is_there.wait(phase);
-    if constexpr (kBits) turn = shared.loaded[taken++ % kLoaded].y;
-    while (load_acquire(semaphore) != turn) {
+    shared.dq_full.wait(phase);
+    if constexpr (kBits) semaphore_value = shared.loaded[taken++ % kLoadedTiles].y;
+    while (load_acquire(semaphore) != semaphore_value) {
     }
     fence_proxies();
     constexpr uint32_t kBytes = kM * kD * sizeof(float);
-    if (turn == 0)
+    if (semaphore_value == 0)
       store_bulk(dq, shared.dq, kBytes);
     else
       add_bulk(dq, shared.dq, kBytes);
     commit_bulk();
     wait_for_bulk_reads();
-    shared.dq_is_free.arrive();
+    shared.dq_empty.arrive();
     wait_for_bulk();
     fence_proxies();
-    store_release(semaphore, turn + 1);
+    store_release(semaphore, semaphore_value + 1);
     phase ^= 1;
   });
 }
@@ -43,10 +43,10 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
 // others leave theirs in global memory, as the threads have them: value / 4, thread, value % 4.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 template <int kValues>
-__forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::join_heads(
+__forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::reduce_heads(
     const Parameters& parameters, const Work& work, Shared& shared, int thread, float (&dk)[kValues],
     float (&dv)[kValues]) {
-  const int group = parameters.call.group, turn = work.head % group;
+  const int group = parameters.call.group, semaphore_value = work.head % group;
   if (group == 1) return true;
   constexpr int kThreads = kConsumers * kWarpgroup;
   constexpr uint32_t kBytes = kValues * kThreads * sizeof(float);
@@ -57,10 +57,10 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
   float* sums = parameters.workspace.dk_dv + slot * 2 * kN * kD;
   const auto wait = [&] {
     if (thread == 0)
-      while (load_acquire(semaphore) != turn) {
+      while (load_acquire(semaphore) != semaphore_value) {
       }
   };
-  if (turn == group - 1) {
+  if (semaphore_value == group - 1) {
     wait();
     cutlass::arch::NamedBarrier::sync(kThreads, 0);
     fence_proxies();
@@ -74,7 +74,7 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
     return true;
   }
   // The memory of k and v has room for one of both.
-  const auto leave = [&](const float (&values)[kValues], float* memory, float* to) {
+  const auto store_sums = [&](const float (&values)[kValues], float* memory, float* to) {
 #pragma unroll
     for (int i = 0; i < kValues; i += 4)
       *reinterpret_cast<float4*>(memory + i * kThreads + thread * 4) =
@@ -82,7 +82,7 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
     cutlass::arch::fence_view_async_shared();
     cutlass::arch::NamedBarrier::sync(kThreads, 0);
     if (thread != 0) return;
-    if (turn == 0)
+    if (semaphore_value == 0)
       store_bulk(to, memory, kBytes);
     else
       add_bulk(to, memory, kBytes);
@@ -93,14 +93,14 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
   wait();
   fence_proxies();
   auto* memory = reinterpret_cast<float*>(shared.k);
-  leave(dk, memory, sums);
+  store_sums(dk, memory, sums);
   if (thread == 0) wait_for_bulk_reads();
   cutlass::arch::NamedBarrier::sync(kThreads, 0);
-  leave(dv, memory, sums + kN * kD);
+  store_sums(dv, memory, sums + kN * kD);
   if (thread == 0) {
     wait_for_bulk();
     fence_proxies();
-    store_release(semaphore, turn + 1);
+    store_release(semaphore, semaphore_value + 1);
   }
   return false;
 }

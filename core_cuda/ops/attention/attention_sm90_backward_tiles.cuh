@@ -15,7 +15,7 @@ struct Backward {
   static constexpr int kKeyGroups = kN / 64, kHalves = kConsumers / kKeyGroups;  // warpgroups: over keys, over features
   static constexpr int kStages = kD > 192 ? 1 : 2;                               // of each ring
   // dk runs on into the next tile: if its q has a place of its own, and two scores of each pair leave registers for ds.
-  static constexpr bool kRunsOn = kStages > 1 && kM == 64;
+  static constexpr bool kOverlapsDk = kStages > 1 && kM == 64;
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 
   // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
@@ -37,7 +37,7 @@ struct Backward {
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
   // The producer writes an entry before the stage is free, while the entry before it may still be read.
-  static constexpr int kLoaded = kBits ? 2 * kStages : 1;
+  static constexpr int kLoadedTiles = kBits ? 2 * kStages : 1;
 
   struct alignas(1024) Shared {
     alignas(1024) T k[KeyTile::kSize];
@@ -50,10 +50,10 @@ struct Backward {
     alignas(128) float delta[kStages][kM];
     QueryRing q_ring, dy_ring;
     // Tiles of queries: x is twice the number, plus 1 if the mask keeps all of the tile; y is the turn of its dq.
-    int2 loaded[kLoaded];
+    int2 loaded[kLoadedTiles];
     MaskRows mask;
-    cutlass::arch::ClusterTransactionBarrier keys_are_there;
-    cutlass::arch::ClusterBarrier dq_is_there, dq_is_free;
+    cutlass::arch::ClusterTransactionBarrier keys_full;
+    cutlass::arch::ClusterBarrier dq_full, dq_empty;
   };
 
   // Buffers between the three kernels, by slots.
@@ -108,9 +108,9 @@ struct Backward {
               .tiles = Tiles(parameters.mask, call, work_tile.sequence, work_tile.head)};
     const int begin = work_tile.tile * kN, end = begin + kN;
     work.keys = {begin, end < work.sequence.keys ? end : work.sequence.keys};
-    const Range kept = {begin, end < work.sequence.kept ? end : work.sequence.kept};
-    if (kept.is_empty()) return work;
-    const Range queries = call.band.queries(work.sequence, kept);
+    const Range valid = {begin, end < work.sequence.valid_keys ? end : work.sequence.valid_keys};
+    if (valid.is_empty()) return work;
+    const Range queries = call.band.queries(work.sequence, valid);
     if (!queries.is_empty()) work.queries = {queries.begin / kM, (queries.end + kM - 1) / kM};
     return work;
   }
@@ -118,7 +118,7 @@ struct Backward {
   // The same, known to the compiler to be so for all threads of a warp: it then keeps it, and what follows from it, out
   // of the registers that the sums need.
   static __device__ Work uniform(Work work) {
-    for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.kept, &work.keys.begin,
+    for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.valid_keys, &work.keys.begin,
                        &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head, &work.key_head})
       *value = __shfl_sync(0xffffffff, *value, 0);
     return work;
@@ -138,7 +138,7 @@ struct Backward {
   }
 
   // The number of tiles of keys that add to the dq of a tile of queries before this block.
-  static __forceinline__ __device__ int semaphore_value_of(const Parameters& parameters, const Work& work, int tile) {
+  static __forceinline__ __device__ int semaphore_value_at(const Parameters& parameters, const Work& work, int tile) {
     const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
     const int here = work.keys.begin / kN;
     const Range earlier =
@@ -162,14 +162,14 @@ struct Backward {
   // attention_sm90_backward_sums.cuh: sums over blocks, in their order.
   static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared);
   template <int kValues>
-  static __forceinline__ __device__ bool join_heads(const Parameters& parameters, const Work& work, Shared& shared,
-                                                    int thread, float (&dk)[kValues], float (&dv)[kValues]);
+  static __forceinline__ __device__ bool reduce_heads(const Parameters& parameters, const Work& work, Shared& shared,
+                                                      int thread, float (&dk)[kValues], float (&dv)[kValues]);
 
   // The pairs of a tile's queries with a warp's keys that a mask and dropout keep, as bits.
-  struct Pairs {
+  struct PairBits {
     // Finds the bits of a tile while its scores are computed. Queries behind the last one have no probability.
-    __forceinline__ __device__ void look(const Attention& call, const Work& work, const MaskRows& mask, int tile,
-                                         bool is_tile_visible) {
+    __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, const MaskRows& mask, int tile,
+                                              bool is_tile_visible) {
       const int warp = (threadIdx.x - kWarpgroup) / 32 % (4 * kKeyGroups), key = work.keys.begin + warp * 16;
       const auto query = [&](int in_tile) {
         const int query = tile * kM + in_tile, last = work.sequence.queries - 1;
@@ -177,9 +177,9 @@ struct Backward {
       };
       are_all_visible = is_tile_visible;
       if (!are_all_visible) {
-        kept = {};
-        kept.template find<2>(
-            [&](int in_tile) { return mask.template kept<16>(query(in_tile), key, work.sequence.kept); });
+        visible = {};
+        visible.template find<2>(
+            [&](int in_tile) { return mask.template visible<16>(query(in_tile), key, work.sequence.valid_keys); });
       }
       if (call.dropout.seed) {
         const auto dropout = call.dropout.template prepared<float>();
@@ -191,7 +191,7 @@ struct Backward {
     }
 
     bool are_all_visible;
-    ColumnBits<kM> kept, drawn;  // kept by the mask, unless all are
+    ColumnBits<kM> visible, drawn;  // kept by the mask, unless all are
   };
 
   // attention_sm90_backward_consumer.cuh: the warpgroups that multiply.

@@ -38,7 +38,7 @@ struct MaskRows {
 
   // A bit for each of kCount keys, at a multiple of 16: whether the mask keeps it. Not of keys at or behind `end`.
   template <int kCount>
-  __device__ uint32_t kept(int query, int key, int end) const {
+  __device__ uint32_t visible(int query, int key, int end) const {
     const uint8_t* const row = first + query * stride;
     if (!has_columns) return *row ? ~0u >> (32 - kCount) : 0;
     uint32_t bits = 0;
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(256) attention_mask_tiles(const __grid_constan
   } else {
     for (int row = 0; row < queries; ++row)
       for (int i = lane; i < keys; i += 32) {
-        const bool kept = mask[int64_t(query + row) * tiles.columns + key + i];
-        some |= kept, all &= kept;
+        const bool visible = mask[int64_t(query + row) * tiles.columns + key + i];
+        some |= visible, all &= visible;
       }
   }
   some = __any_sync(0xffffffff, some), all = __all_sync(0xffffffff, all);
@@ -102,7 +102,7 @@ Status find_mask_tiles(const MaskTiles& tiles, const Context& context) {
 
 // Tiles in a row, without a mask.
 struct AllTiles {
-  __device__ Range kept() const { return range; }
+  __device__ Range visible() const { return range; }
   __device__ int before(int tile) const { return tile - 1; }
   __device__ int after(int tile) const { return tile + 1; }
   __device__ int count() const { return range.end - range.begin; }
@@ -118,12 +118,12 @@ class VisibleTiles {
       : first_(first), stride_(stride), range_(range) {}
 
   // From the first one to the last.
-  __device__ Range kept() { return {after(range_.begin - 1), before(range_.end) + 1}; }
+  __device__ Range visible() { return {after(range_.begin - 1), before(range_.end) + 1}; }
 
   // The last one before a tile, or the range's begin - 1.
   __device__ int before(int tile) {
     for (int at = tile - 1; at >= range_.begin; at = at / 32 * 32 - 1) {
-      look(at / 32);
+      load_word(at / 32);
       if (const uint32_t rest = some_ << (31 - at % 32)) return at - __clz(rest);
     }
     return range_.begin - 1;
@@ -132,7 +132,7 @@ class VisibleTiles {
   // The first one behind a tile, or the range's end.
   __device__ int after(int tile) {
     for (int at = tile + 1; at < range_.end; at = at / 32 * 32 + 32) {
-      look(at / 32);
+      load_word(at / 32);
       if (const uint32_t rest = some_ >> (at % 32)) return at + __ffs(rest) - 1;
     }
     return range_.end;
@@ -141,7 +141,7 @@ class VisibleTiles {
   __device__ int count() {
     int count = 0;
     for (int at = range_.begin; at < range_.end; at = at / 32 * 32 + 32) {
-      look(at / 32);
+      load_word(at / 32);
       count += __popc(some_);
     }
     return count;
@@ -151,14 +151,14 @@ class VisibleTiles {
   __device__ bool is_all_visible(int tile) const { return all_ >> (tile % 32) & 1; }
 
  private:
-  __device__ void look(int word) {
+  __device__ void load_word(int word) {
     if (word == word_) return;
     word_ = word;
     const int tile = word * 32 + threadIdx.x % 32;
-    uint8_t kept = 0;
-    if (range_.has(tile)) kept = first_ ? first_[int64_t(tile) * stride_] : MaskTiles::kSome | MaskTiles::kAll;
-    some_ = __ballot_sync(0xffffffff, kept & MaskTiles::kSome);
-    all_ = __ballot_sync(0xffffffff, kept & MaskTiles::kAll);
+    uint8_t visible = 0;
+    if (range_.has(tile)) visible = first_ ? first_[int64_t(tile) * stride_] : MaskTiles::kSome | MaskTiles::kAll;
+    some_ = __ballot_sync(0xffffffff, visible & MaskTiles::kSome);
+    all_ = __ballot_sync(0xffffffff, visible & MaskTiles::kAll);
   }
 
   const uint8_t* first_;  // null: there is no mask

@@ -31,20 +31,20 @@ struct Forward {
   using State = RingState<kStages>;
 
   // The producer writes an entry before the stage is free, while the entry before it may still be read.
-  static constexpr int kLoaded = kBits ? 2 * kStages : 1;
+  static constexpr int kLoadedTiles = kBits ? 2 * kStages : 1;
 
   // For y beside q; otherwise y takes q's place.
-  static constexpr bool kHasRoom = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
+  static constexpr bool kHasYBuffer = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
 
   struct alignas(1024) Shared {
     alignas(1024) T q[QTile::kSize];
-    alignas(1024) T y[kHasRoom ? QTile::kSize : 1];
+    alignas(1024) T y[kHasYBuffer ? QTile::kSize : 1];
     alignas(1024) T k[kStages][KeyTile::kSize];
     alignas(1024) T v[kStages][KeyTile::kSize];
     KeyRing k_ring, v_ring;
-    int loaded[kLoaded];  // tiles of keys: twice the number, plus 1 if the mask keeps all of the tile
-    cutlass::arch::ClusterTransactionBarrier q_is_there;
-    cutlass::arch::ClusterBarrier q_is_free;
+    int loaded[kLoadedTiles];  // tiles of keys: twice the number, plus 1 if the mask keeps all of the tile
+    cutlass::arch::ClusterTransactionBarrier q_full;
+    cutlass::arch::ClusterBarrier q_empty;
   };
 
   struct Parameters {
@@ -76,7 +76,7 @@ struct Forward {
     work.queries = {begin, end < work.sequence.queries ? end : work.sequence.queries};
     if (work.queries.is_empty()) return work;
     const Range keys = call.band.keys(work.sequence, work.queries);
-    if (!keys.is_empty()) work.keys = tiles_of(parameters, work, {keys.begin / kN, (keys.end + kN - 1) / kN}).kept();
+    if (!keys.is_empty()) work.keys = tiles_of(parameters, work, {keys.begin / kN, (keys.end + kN - 1) / kN}).visible();
     return work;
   }
 
@@ -93,9 +93,9 @@ struct Forward {
   // The warp that copies: the tiles of keys from the last on, and the values of each after the next one's keys.
   static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared) {
     const Attention& call = parameters.call;
-    const bool leads = threadIdx.x % 32 == 0;
+    const bool is_leader = threadIdx.x % 32 == 0;
     State k_state, v_state;
-    uint32_t turn = 0;
+    uint32_t q_phase = 0;
     for_each_work_tile(parameters, [&](const Work& work) {
       if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
@@ -103,28 +103,28 @@ struct Forward {
       auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
         if constexpr (kBits)
-          if (leads) shared.loaded[k_state.count % kLoaded] = 2 * tile + tiles.is_all_visible(tile);
-        uint64_t* const barrier = shared.k_ring.acquire(k_state, leads, kKeyBytes);
-        if (leads)
+          if (is_leader) shared.loaded[k_state.count % kLoadedTiles] = 2 * tile + tiles.is_all_visible(tile);
+        uint64_t* const barrier = shared.k_ring.acquire(k_state, is_leader, kKeyBytes);
+        if (is_leader)
           load_tile<KeyTile>(parameters.k, barrier, first_key + tile * kN, key_head, sequence, shared.k[k_state.stage]);
         ++k_state;
       };
       const auto load_v = [&](int tile) {
-        uint64_t* const barrier = shared.v_ring.acquire(v_state, leads, kKeyBytes);
-        if (leads)
+        uint64_t* const barrier = shared.v_ring.acquire(v_state, is_leader, kKeyBytes);
+        if (is_leader)
           load_tile<KeyTile>(parameters.v, barrier, first_key + tile * kN, key_head, sequence, shared.v[v_state.stage]);
         ++v_state;
       };
       int tile = tiles.before(work.keys.end);
       load_k(tile);
-      shared.q_is_free.wait(turn ^ 1);
-      if (leads) {
-        shared.q_is_there.arrive_and_expect_tx(sizeof(shared.q));
-        load_tile<QTile>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_is_there),
+      shared.q_empty.wait(q_phase ^ 1);
+      if (is_leader) {
+        shared.q_full.arrive_and_expect_tx(sizeof(shared.q));
+        load_tile<QTile>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_full),
                          static_cast<int>(work.sequence.first_query) + work.queries.begin, work.head, sequence,
                          shared.q);
       }
-      turn ^= 1;
+      q_phase ^= 1;
       for (int next; (next = tiles.before(tile)) >= work.keys.begin; tile = next) {
         load_k(next);
         load_v(tile);
@@ -161,21 +161,21 @@ struct Forward {
   };
 
   // What a thread knows of the pairs of its two queries with keys; nothing without a mask or dropout.
-  struct NoPairs {
-    __device__ NoPairs(const Attention&, const Work&, const Fragment&, int) {}
-    __device__ void look(const Attention&, const Work&, int, bool) {}
+  struct NoPairBits {
+    __device__ NoPairBits(const Attention&, const Work&, const Fragment&, int) {}
+    __device__ void load_bits(const Attention&, const Work&, int, bool) {}
     __device__ bool has_visible(int) const { return true; }
   };
 
-  struct KnownPairs {
-    __device__ KnownPairs(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup)
+  struct MaskedPairBits {
+    __device__ MaskedPairBits(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup)
         : mask(call, work.b, work.sequence, work.head),
           first_query(work.queries.begin + warpgroup * 64 + fragment.first_row) {}
 
     // Finds what is kept in a tile, while its scores are computed; nothing is left to find if a mask keeps all of it
     // and every query sees it.
-    __forceinline__ __device__ void look(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
-      are_all_visible = is_tile_visible && whole_tiles(call, work).has(tile);
+    __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
+      are_all_visible = is_tile_visible && fully_visible_tiles(call, work).has(tile);
       if (are_all_visible) {
         any[0] = any[1] = ~0u;
         return;
@@ -186,8 +186,8 @@ struct Forward {
         const Range keys = call.band.keys(work.sequence, query(r));
         uint32_t bits = column < kN ? bits_of({keys.begin - key, keys.end - key}) : 0;
         if (call.has_mask && bits)
-          bits &= mask.template kept<32>(min(query(r), work.sequence.queries - 1), key, work.sequence.kept);
-        kept.own[r] = bits, any[r] |= bits;
+          bits &= mask.template visible<32>(min(query(r), work.sequence.queries - 1), key, work.sequence.valid_keys);
+        visible.own[r] = bits, any[r] |= bits;
       }
     }
 
@@ -213,29 +213,29 @@ struct Forward {
     MaskRows mask;
     int first_query;
     bool are_all_visible;
-    RowBits<kN> kept;  // unless all are
+    RowBits<kN> visible;  // unless all are
     uint32_t any[2] = {};
   };
 
-  using Pairs = std::conditional_t<kBits, KnownPairs, NoPairs>;
+  using PairBits = std::conditional_t<kBits, MaskedPairBits, NoPairBits>;
 
   // A warpgroup that computes.
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
-    uint32_t turn = 0;
+    uint32_t q_phase = 0;
     if (kConsumers > 1 && warpgroup == kConsumers - 1) signal_next_warpgroup(warpgroup);
     for_each_work_tile(parameters, [&](const Work& work) {
       if (work.queries.is_empty()) return;
       if (work.keys.is_empty())
-        store_nothing(parameters, work, thread);
+        store_zeros(parameters, work, thread);
       else
-        attend(parameters, work, shared, thread, k_state, v_state, turn);
+        attend(parameters, work, shared, thread, k_state, v_state, q_phase);
     });
   }
 
   static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared,
-                                                int thread, State& k_state, State& v_state, uint32_t& turn) {
+                                                int thread, State& k_state, State& v_state, uint32_t& q_phase) {
     const Attention& call = parameters.call;
     const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
@@ -246,16 +246,16 @@ struct Forward {
     uint32_t p[kN / 4];
     Softmax softmax;
     float rescale[2];
-    Pairs pairs(call, work, fragment, warpgroup);
+    PairBits pairs(call, work, fragment, warpgroup);
 
     const auto start_scores = [&] {
       shared.k_ring.wait(k_state);
       multiply<T, /*kAdds=*/false>(q, k + k_state.stage * KeyTile::kOffset, scores);
     };
     // The tile whose scores were started, and what is kept of it.
-    const auto look = [&](int expected) {
-      const int loaded = kBits ? shared.loaded[k_state.count % kLoaded] : 2 * expected;
-      pairs.look(call, work, loaded / 2, loaded % 2);
+    const auto load_bits = [&](int expected) {
+      const int loaded = kBits ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected;
+      pairs.load_bits(call, work, loaded / 2, loaded % 2);
       return loaded / 2;
     };
     const auto start_values = [&] {
@@ -266,10 +266,10 @@ struct Forward {
       ring.release(state.stage);
       ++state;
     };
-    const auto soften = [&](int tile, auto is_masked) {
+    const auto apply_softmax = [&](int tile, auto is_masked) {
       if constexpr (kBits) {
         if (!pairs.are_all_visible)
-          pairs.kept.each([&](int i, bool kept) { scores[i] = kept ? scores[i] : -INFINITY; });
+          pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
         softmax.step(scores, parameters.factor, rescale);
         if (call.dropout.seed)
           pairs.draw(call, work, tile).each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
@@ -278,12 +278,12 @@ struct Forward {
         softmax.step(scores, parameters.factor, rescale);
       }
     };
-    const auto free_q = [&] {
-      if (thread % kWarpgroup == 0) shared.q_is_free.arrive();
+    const auto release_q = [&] {
+      if (thread % kWarpgroup == 0) shared.q_empty.arrive();
     };
     const auto finish_scores = [&](int tile) {
       release(shared.k_ring, k_state);
-      if (kHasRoom && tile == work.keys.begin) free_q();
+      if (kHasYBuffer && tile == work.keys.begin) release_q();
     };
     bool adds = false;  // a product with values is on its way
     const auto finish_values = [&] {
@@ -299,7 +299,7 @@ struct Forward {
     int tile = work.keys.end - 1;
     // The wait comes first: behind the exponentials in one straight piece of code, the compiler would move it before
     // them, and they would not run beside the products.
-    const auto walk_down_to = [&](int last, auto is_masked) {
+    const auto process_tiles_down_to = [&](int last, auto is_masked) {
       while (tile > last) {
         finish_values();
         wait_for_turn(warpgroup);
@@ -307,47 +307,47 @@ struct Forward {
         start_values();
         adds = true;
         signal_next_warpgroup(warpgroup);
-        tile = look(tile - 1);
+        tile = load_bits(tile - 1);
         wait_for<1>(scores);
         finish_scores(tile);
-        soften(tile, is_masked);
+        apply_softmax(tile, is_masked);
       }
     };
 
-    shared.q_is_there.wait(turn);
-    turn ^= 1;
+    shared.q_full.wait(q_phase);
+    q_phase ^= 1;
     start_scores();
-    look(tile);
+    load_bits(tile);
     wait_for<0>(scores);
     finish_scores(tile);
-    const Range whole = kBits ? Range{work.keys.begin, work.keys.begin} : whole_tiles(call, work);
+    const Range whole = kBits ? Range{work.keys.begin, work.keys.begin} : fully_visible_tiles(call, work);
     if (whole.begin <= tile && tile < whole.end)
-      soften(tile, std::false_type{});
+      apply_softmax(tile, std::false_type{});
     else
-      soften(tile, std::true_type{});
-    clear_behind(parameters, work, tile, shared, v_state, thread);
+      apply_softmax(tile, std::true_type{});
+    clear_invalid_values(parameters, work, tile, shared, v_state, thread);
     if constexpr (!kBits) {
-      walk_down_to(whole.end, std::true_type{});
-      walk_down_to(whole.begin, std::false_type{});  // a loop of its own, instead of a branch in it
+      process_tiles_down_to(whole.end, std::true_type{});
+      process_tiles_down_to(whole.begin, std::false_type{});  // a loop of its own, instead of a branch in it
     }
-    walk_down_to(work.keys.begin, std::true_type{});
+    process_tiles_down_to(work.keys.begin, std::true_type{});
     finish_values();
     start_values();
     wait_for<0>(y);
     release(shared.v_ring, v_state);
-    if constexpr (!kHasRoom) sync(warpgroup);
-    store(parameters, work, fragment, thread, softmax, pairs, y, kHasRoom ? shared.y : shared.q);
-    if constexpr (!kHasRoom) {
+    if constexpr (!kHasYBuffer) sync(warpgroup);
+    store(parameters, work, fragment, thread, softmax, pairs, y, kHasYBuffer ? shared.y : shared.q);
+    if constexpr (!kHasYBuffer) {
       cutlass::arch::fence_view_async_shared();
       sync(warpgroup);
-      free_q();
+      release_q();
     }
   }
 
   static __device__ void sync(int warpgroup) { cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + warpgroup); }
 
   // The tiles of keys that every query of the tile sees.
-  static __forceinline__ __device__ Range whole_tiles(const Attention& call, const Work& work) {
+  static __forceinline__ __device__ Range fully_visible_tiles(const Attention& call, const Work& work) {
     const Range keys = call.band.keys_of_all(work.sequence, work.queries);
     const auto within = [&](int tile) { return tile < work.keys.begin ? work.keys.begin : tile; };
     return {within((keys.begin + kN - 1) / kN), within(keys.end / kN)};
@@ -372,12 +372,12 @@ struct Forward {
   }
 
   // Values behind the last kept key may be anything.
-  static __forceinline__ __device__ void clear_behind(const Parameters& parameters, const Work& work, int tile,
-                                                      Shared& shared, const State& v_state, int thread) {
-    const int kept = work.sequence.kept - tile * kN;
-    if (kept >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
+  static __forceinline__ __device__ void clear_invalid_values(const Parameters& parameters, const Work& work, int tile,
+                                                              Shared& shared, const State& v_state, int thread) {
+    const int valid = work.sequence.valid_keys - tile * kN;
+    if (valid >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
     shared.v_ring.wait(v_state);
-    clear_rows<KeyTile>(shared.v[v_state.stage], kept, thread % kWarpgroup, kWarpgroup);
+    clear_rows<KeyTile>(shared.v[v_state.stage], valid, thread % kWarpgroup, kWarpgroup);
     sync(thread / kWarpgroup);
   }
 
@@ -391,10 +391,10 @@ struct Forward {
 
   // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
   static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
-                                               int thread, const Softmax& softmax, const Pairs& pairs,
+                                               int thread, const Softmax& softmax, const PairBits& pairs,
                                                float (&y)[kD / 2], T* tile) {
     const Attention& call = parameters.call;
-    const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
+    const int64_t b = call.batch_index(work.b), first = work.sequence.first_query + work.queries.begin;
     const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
     float factors[2];
 #pragma unroll
@@ -414,10 +414,10 @@ struct Forward {
   }
 
   // Of queries that see no key.
-  static __device__ void store_nothing(const Parameters& parameters, const Work& work, int thread) {
+  static __device__ void store_zeros(const Parameters& parameters, const Work& work, int thread) {
     const Attention& call = parameters.call;
     const int vectors = call.dim_v / 8, count = work.queries.end - work.queries.begin;
-    const int64_t b = call.place(work.b), first = work.sequence.first_query + work.queries.begin;
+    const int64_t b = call.batch_index(work.b), first = work.sequence.first_query + work.queries.begin;
     for (int i = thread; i < count * vectors; i += kConsumers * kWarpgroup)
       reinterpret_cast<uint4*>(call.y.row<T>(b, first + i / vectors, work.head))[i % vectors] = {};
     for (int i = thread; i < count; i += kConsumers * kWarpgroup)
@@ -425,18 +425,18 @@ struct Forward {
   }
 
   static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
-    const bool produces = cutlass::canonical_warp_group_idx() == 0;
+    const bool is_producer = cutlass::canonical_warp_group_idx() == 0;
     if (threadIdx.x == 0) {
       for (const CUtensorMap* map : {&parameters.q, &parameters.k, &parameters.v}) cute::prefetch_tma_descriptor(map);
       shared.k_ring.init(kConsumers);
       shared.v_ring.init(kConsumers);
-      shared.q_is_there.init(1);
-      shared.q_is_free.init(kConsumers);
+      shared.q_full.init(1);
+      shared.q_empty.init(kConsumers);
     }
     cutlass::arch::fence_barrier_init();
     __syncthreads();
     begin_kernel();
-    if (produces) {
+    if (is_producer) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
       if (threadIdx.x < 32) produce(parameters, shared);
     } else {

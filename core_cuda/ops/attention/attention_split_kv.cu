@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
   };
 
   // Of the split's keys, those that some row sees.
-  const Range seen = call.band.keys(sequence, Range{query_of(0), query_of(rows - 1) + 1});
-  const Range keys{max(seen.begin, split * splits.keys), min(seen.end, (split + 1) * splits.keys)};
+  const Range visible = call.band.keys(sequence, Range{query_of(0), query_of(rows - 1) + 1});
+  const Range keys{max(visible.begin, split * splits.keys), min(visible.end, (split + 1) * splits.keys)};
   if (keys.is_empty()) {
     if (threadIdx.x < rows) splits.states[result_of(threadIdx.x)] = {kNothing<float>, -1};
     return;
