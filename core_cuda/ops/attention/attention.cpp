@@ -102,7 +102,7 @@ class AttentionRule {
     return check_lengths();
   }
 
-  // The places of positions and heads, counted from the last dimension.
+  // Finds the dimensions of positions and heads, counted from the last one.
   void find_positions() {
     positions_ = at_.packed() ? -3 : static_cast<int>(rule_.attributes[at_.seq_dim]);
     heads_ = -5 - positions_;
@@ -133,7 +133,7 @@ class AttentionRule {
     return {};
   }
 
-  // A shape in which a name stands for each dimension that is free.
+  // A shape with names for two dimensions, for error messages.
   std::string pattern(const Shape& shape, int free1, const char* name1, int free2, const char* name2) const {
     std::string text = "[";
     for (int i = 0; i < shape.rank; ++i) {
@@ -144,8 +144,8 @@ class AttentionRule {
     return text + "]";
   }
 
-  // Whether two shapes are alike but for two dimensions, counted from the last.
-  bool alike(Shape& a, Shape& b, int free1, int free2) const {
+  // True if two shapes agree except in two dimensions, counted from the last one.
+  bool is_same_except(Shape& a, Shape& b, int free1, int free2) const {
     bool equal = a.rank == b.rank;
     for (int i = 0; equal && i < a.rank; ++i) {
       const int from_last = i - a.rank;
@@ -156,7 +156,7 @@ class AttentionRule {
 
   Status check_k() {
     if (!q_.ranked || !k_.ranked) return {};
-    if (!alike(q_, k_, positions_, heads_))
+    if (!is_same_except(q_, k_, positions_, heads_))
       return rule_.must(
           at_.k, "have shape " + pattern(q_, positions_, "S", heads_, "Hk") + " beside q of shape " + rule_.show(q_),
           rule_.show(k_));
@@ -166,7 +166,7 @@ class AttentionRule {
   }
 
   Status check_v() {
-    if (!k_.ranked || !v_.ranked || alike(k_, v_, -1, -1)) return {};
+    if (!k_.ranked || !v_.ranked || is_same_except(k_, v_, -1, -1)) return {};
     return rule_.must(at_.v, "have shape " + pattern(k_, -1, "Dv", -1, "Dv") + " beside k of shape " + rule_.show(k_),
                       rule_.show(v_));
   }
@@ -186,7 +186,8 @@ class AttentionRule {
     bool fits = mask.rank <= scores.rank;
     for (int i = 1; fits && i <= mask.rank; ++i) {
       const Dim size = mask.dims[mask.rank - i], of_scores = scores.dims[scores.rank - i];
-      fits = size == 1 || size == of_scores || size < 0 || of_scores < 0;  // checked again once they are known
+      fits = size == 1 || size == of_scores || size < 0 ||
+             of_scores < 0;  // unknown dimensions are checked once they are known
     }
     if (fits) return {};
     return rule_.must(at_.mask, "be broadcastable to " + rule_.show(scores) + ", the heads, queries and keys",
@@ -241,7 +242,7 @@ class AttentionRule {
     if (!got.present) return {};
     if (got.dtype != expected.dtype)
       return rule_.must(input, std::string("be ") + name_of(expected.dtype), name_of(got.dtype));
-    if (!got.ranked || !expected.ranked || alike(expected, got, 0, 0)) return {};
+    if (!got.ranked || !expected.ranked || is_same_except(expected, got, 0, 0)) return {};
     return rule_.must(input, "have shape " + rule_.show(expected) + ", " + what, rule_.show(got));
   }
 
@@ -286,7 +287,7 @@ BroadcastMask mask_of(const View& mask, const View& q, int64_t heads, int64_t qu
   return BroadcastMask(mask, scores);
 }
 
-// Makes dy of an absent upstream gradient: contiguous, at the start of the workspace.
+// Replaces an absent upstream gradient by zeros at the start of the workspace.
 void add_zeros(void* workspace, bool packed, Attention& a) {
   constexpr size_t kAlignment = 128;
   const int64_t position = int64_t(a.heads) * a.dim_v, sequence = a.queries * position;
@@ -331,7 +332,7 @@ Attention Attention::of(const Call& call) {
   }
   a.dq = output(at.dq), a.dk = output(at.dk), a.dv = output(at.dv);
 
-  // A window that reaches over everything is none, which also keeps sums with it within 32 bits.
+  // A window that covers all positions is dropped, so that sums with it fit into 32 bits.
   const int64_t window = call.attributes[at.window];
   a.band = {call.attributes[at.causal], window < int64_t(a.queries) + a.keys ? static_cast<int>(window) : 0};
   const std::vector<double>& scale = call.attributes[at.scale];
@@ -357,7 +358,7 @@ Attention Attention::of(const Call& call) {
 
 namespace {
 
-// `dlse` is that name, or null where lse is saved only.
+// `dlse`: the name of the gradient of lse, or null if lse is only saved.
 Step attention_step(const char* dlse) {
   return {.op = "attention_backward",
           .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed", dlse},

@@ -1,10 +1,11 @@
 // attention: y = softmax(scale * q k^T, masked) v, for each head of each sequence, without a matrix of all scores.
-//   lse = log(sum(exp(scale * q k^T))), of the kept scores: what the backward needs to compute the softmax again.
-//     -inf where no key is kept. attention_lse returns it, too
+//   lse = log(sum(exp(scale * q k^T))) over the visible keys: the backward recomputes the softmax from it. It is -inf
+//   if
+//     no key is visible. attention_lse returns it, too
 //   backward, with p = softmax(...), d = dy v^T and delta = sum(dy * y) - dlse over a row:
 //     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
-//   dropout makes m * p of p in y and dv, and m * d of d, where m is 0 or 1 / (1 - rate); lse and ds keep p itself
-//   a soft cap c makes t = c * tanh(s / c) of a score s = scale * q k^T; ds gets another factor 1 - (t / c)^2
+//   dropout replaces p by m * p in y and dv, and d by m * d, with m = 0 or 1 / (1 - rate); lse and ds use p itself
+//   a soft cap c replaces a score s = scale * q k^T by t = c * tanh(s / c); ds gets another factor 1 - (t / c)^2
 //
 // Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
 #pragma once
@@ -19,7 +20,7 @@
 
 namespace fusedops {
 
-// The scale is one number, or none: 1 / sqrt(D). A window or a soft cap of 0 stands for none.
+// The scale is one number, or empty for 1 / sqrt(D). A window or soft cap of 0 is none.
 inline constexpr AttributeList kVarlenOptions{
     {"causal", Type::boolean, "false"},
     {.name = "scale", .type = Type::f64s, .value = "[]", .bounds = kFinite},
@@ -36,8 +37,7 @@ inline constexpr AttributeList kAttentionOptions{
 inline constexpr int64_t kMaxFeatures = 256;         // D and Dv
 inline constexpr int64_t kMaxPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
-// With a seed, there is dropout on the probabilities: that of `dropout` on a tensor of all of them, [..., heads,
-// queries, keys].
+// With a seed, dropout applies to the probabilities, as `dropout` does to a tensor [..., heads, queries, keys] of them.
 inline constexpr Signature kAttention{
     .name = "attention",
     .inputs = {{"q", Kind::tensor, Layout::heads},
@@ -52,8 +52,8 @@ inline constexpr Signature kAttention{
              {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z -> ...hTE, ...hT", "!seed seq_dim=-2"}},
 };
 
-// The same operator with lse as a result that has a gradient: an operator of its own, since a saved output costs
-// nothing in a backward that does not ask for its gradient.
+// The same operator with lse as a differentiable result. It is a separate operator, since the backward of a saved
+// output needs no gradient of it.
 consteval Signature returning_lse(Signature op, const char* name) {
   op.name = name;
   op.outputs = {op.outputs[0], {op.outputs[1].name, op.outputs[1].dtype}};
@@ -64,10 +64,10 @@ inline constexpr Signature kAttentionLse = returning_lse(kAttention, "attention_
 
 Operator attention();
 Operator attention_lse();
-Status attention_cpu(const Call& call);  // of attention_varlen too, as are the other kernels
+Status attention_cpu(const Call& call);  // this and the other kernels also run attention_varlen
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
-// An absent dy is zeros.
+// An absent dy stands for zeros.
 inline constexpr Signature kAttentionBackward{
     .name = "attention_backward",
     .inputs = {{"dy", Kind::optional, Layout::heads},
@@ -92,8 +92,8 @@ Operator attention_backward();
 Status attention_backward_cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
 
-// Sequences one behind the other: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to
-// offsets[b + 1] of them; both offsets are int32 [B + 1]. lse is [H, N].
+// Packed sequences: q [N, H, D], k and v [M, Hk, D]. Sequence b has the positions from offsets[b] to offsets[b + 1];
+// both offsets are int32 [B + 1]. lse is [H, N].
 inline constexpr Signature kAttentionVarlen{
     .name = "attention_varlen",
     .inputs = {{"q", Kind::tensor, Layout::heads},
@@ -137,16 +137,16 @@ struct Range {
   FUSEDOPS_HD bool has(int position) const { return begin <= position && position < end; }
 };
 
-// One sequence of a batch. Query i stands beside key i + shift: the last query beside the last key.
+// One sequence of a batch. Query i is on the diagonal with key i + shift: the last query with the last key.
 struct Sequence {
-  int64_t first_query, first_key;  // where it begins in tensors that hold sequences one behind the other, otherwise 0
+  int64_t first_query, first_key;  // first positions in tensors of packed sequences, otherwise 0
   int queries, keys;
   int valid_keys;  // the keys behind them are padding
 
   FUSEDOPS_HD int shift() const { return keys - queries; }
 };
 
-// Which keys a query sees by its position: what causality, the window and the lengths leave of them.
+// The keys that causality, window and length leave visible to a query.
 struct Band {
   bool causal;
   int window;  // 0: none
@@ -157,17 +157,17 @@ struct Band {
     return {begin < 0 ? 0 : begin, end < sequence.valid_keys ? end : sequence.valid_keys};
   }
 
-  // Those that at least one query of a tile sees.
+  // Keys that at least one query of a tile sees.
   FUSEDOPS_HD Range keys(const Sequence& sequence, Range queries) const {
     return {keys(sequence, queries.begin).begin, keys(sequence, queries.end - 1).end};
   }
 
-  // Those that every query of a tile sees: no score among them needs a look at its position.
+  // Keys that every query of a tile sees: their scores need no position check.
   FUSEDOPS_HD Range keys_of_all(const Sequence& sequence, Range queries) const {
     return {keys(sequence, queries.end - 1).begin, keys(sequence, queries.begin).end};
   }
 
-  // The queries that see at least one key of a tile, which has only kept ones.
+  // Queries that see at least one key of a tile of valid keys.
   FUSEDOPS_HD Range queries(const Sequence& sequence, Range keys) const {
     const int begin = causal ? keys.begin - sequence.shift() : 0;
     const int end = window ? keys.end - 1 - sequence.shift() + window : sequence.queries;
@@ -186,9 +186,9 @@ struct HeadRows {
   }
 };
 
-// What all attention operators are told; the kernels of all of them take it.
+// The arguments of all attention operators, for all kernels. Tensors that an operator lacks are null.
 struct Attention {
-  static Attention of(const Call& call);  // of any of the operators; what one lacks is null
+  static Attention of(const Call& call);
 
   FUSEDOPS_HD Sequence sequence(int64_t b) const {
     if (offsets_q) {
@@ -198,50 +198,49 @@ struct Attention {
     return {0, 0, queries, keys, valid_keys(b)};
   }
 
-  // A row is a query of a head, of all sequences: the last dimensions of lse.
+  // A row is a query of a head of a sequence, in the order of lse.
   FUSEDOPS_HD int64_t rows() const { return heads * (offsets_q ? int64_t(packed_queries) : sequences * queries); }
   FUSEDOPS_HD int64_t row(int64_t b, const Sequence& sequence, int64_t head, int64_t query) const {
     return offsets_q ? head * packed_queries + sequence.first_query + query : (b * heads + head) * queries + query;
   }
 
-  // The position of a row's first probability in a tensor of all: dropout counts from there. Not of packed sequences.
+  // Position of a row's first probability, at which dropout's counters begin. Not for packed sequences.
   FUSEDOPS_HD int64_t first_probability(int64_t row) const { return row * keys; }
 
-  // A row's sum of dy * y less the gradient of its lse. Where no key is kept, lse is constant, and has none.
+  // sum(dy * y) of a row minus the gradient of its lse. If no key is visible, lse is constant and has no gradient.
   template <class A>
   FUSEDOPS_HD A delta(A sum, int64_t b, int64_t position, int64_t head) const {
     const bool is_constant = !dlse.data || *lse.row<const A>(b, position, head) == -std::numeric_limits<A>::infinity();
     return is_constant ? sum : sum - *dlse.row<const A>(b, position, head);
   }
 
-  // Where the elements of a sequence are in tensors: packed sequences have no dimension of their own.
+  // Index along the batch dimension of the tensors, which packed sequences lack.
   FUSEDOPS_HD int64_t batch_index(int64_t b) const { return offsets_q ? 0 : b; }
 
-  // Key heads are shared by as many query heads each.
   FUSEDOPS_HD int key_head(int head) const { return head / group; }
 
   DType dtype;
   int64_t sequences;
-  int queries, keys;  // of the longest sequence, or of all together if they are packed
+  int queries, keys;  // of each sequence, or of all together if they are packed
   int heads, key_heads, group;
   int dim, dim_v;
-  HeadRows q, k, v, y, lse;  // lse has one element a row
-  HeadRows dy, dq, dk, dv;   // of the backward
-  HeadRows dlse;             // null data: nothing flows back through lse
-  size_t dy_zeros;           // bytes at the start of the workspace that are dy where none is given
+  HeadRows q, k, v, y, lse;  // lse has one element per row
+  HeadRows dy, dq, dk, dv;   // backward only
+  HeadRows dlse;             // null data: lse has no upstream gradient
+  size_t dy_zeros;           // bytes of zeros at the start of the workspace that replace an absent dy
   Band band;
   double scale, softcap;
-  Dropout dropout;  // of the probabilities
+  Dropout dropout;
 
-  BroadcastMask mask;  // of rows (sequence, head, query)
+  BroadcastMask mask;  // rows are (sequence, head, query)
   bool has_mask;
-  const void* lengths;  // null: all keys are kept
+  const void* lengths;  // null: all keys are valid
   bool has_64_bit_lengths;
-  const int32_t *offsets_q, *offsets_k;  // null: not packed. Ascending: the CPU refuses others, a GPU replaces them
+  const int32_t *offsets_q, *offsets_k;  // null: not packed. Monotone: checked on the CPU, sanitized on a GPU
   int packed_queries, packed_keys;
 
  private:
-  // Lengths may be any numbers: on a GPU nothing has checked them.
+  // Clamps the length, which is unchecked on a GPU.
   FUSEDOPS_HD int valid_keys(int64_t b) const {
     if (!lengths) return keys;
     const int64_t length =

@@ -1,4 +1,4 @@
-// The backward of attention on the CPU. attention_cpu.h says what a panel is.
+// The backward of attention on the CPU, on panels (attention_cpu.h).
 //
 //   head groups                    the items of parallel_for, if there are many
 //     blocks of kKeys keys         k and v are packed; dk and dv of the block stay in the second-level cache
@@ -6,8 +6,8 @@
 //         panels of the tile       scores = k q^T, dp = v dy^T; p and ds from them; dq^T += k^T ds
 //         of the whole tile        dv += p^T dy, dk += ds^T q
 //
-// Where there are few head groups, two kinds of items take their place: blocks of keys, which compute dk and dv, and
-// chunks of rows, which compute dq. They compute scores and dp twice, add in the same order, and give the same bits.
+// If there are few head groups, the items are blocks of keys, which compute dk and dv, and chunks of rows, which
+// compute dq. Scores and dp are then computed twice; sums have the same order and the same bits.
 #include <cstring>
 
 #include "core/cpu/sum.h"
@@ -18,10 +18,10 @@ namespace cpu {
 namespace {
 
 constexpr int64_t kTile = 96;          // rows, a multiple of the columns of every micro-kernel
-constexpr int64_t kChunk = 4 * kTile;  // rows of an item that computes dq alone
+constexpr int64_t kChunk = 4 * kTile;  // rows of an item that computes only dq
 constexpr int64_t kManyGroups = 8;
 
-// Turns scores and dp, both [keys, lanes], into p and ds; lse and delta are those of the lanes.
+// Replaces scores and dp, both [keys, lanes], by p and ds. lse and delta have one value per lane.
 template <class A, int kLanes>
 [[gnu::always_inline]] inline void differentiate(const Logits<A>& logits, int keys, const uint8_t* keep, const A* lse,
                                                  const A* delta, A* scores, A* dp) {
@@ -169,7 +169,7 @@ class Backward {
             group.of_query<T>(call_.dq, row));
   }
 
-  // What a block of keys adds to the gradients.
+  // Adds the contribution of a block of keys to the gradients.
   void compute_block(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
     const Range queries = call_.band.queries(group.sequence, keys);
     if (queries.is_empty()) return;
@@ -179,7 +179,7 @@ class Backward {
     pack_rows(k, count, call_.dim, to.k, kernel_.mr);
     pack_rows(v, count, call_.dim_v, to.v, kernel_.mr);
     if (wants_dq()) pack_columns(k, count, count, call_.dim, to.k_transposed, kernel_.mr);
-    // Tiles are those of all rows, whichever of them see a key: sums over them then have one order.
+    // Tiles begin at multiples of kTile whether or not all their rows see a key, so that the order of sums is fixed.
     const int64_t from = std::max(first, queries.begin * int64_t(call_.group)) / kTile * kTile;
     const int64_t end = std::min(last, queries.end * int64_t(call_.group));
     for (int64_t row = from; row < end; row += kTile)
@@ -221,7 +221,7 @@ class Backward {
     multiply_panels(kernel_, panel_keys, dim_n_, padded, to.all_ds, to.q_rows, to.dk, dim_n_, true);
   }
 
-  // p and ds of a panel; false if it sees none of the keys.
+  // Computes p and ds of a panel. False if no key is visible to it.
   bool compute_panel(const HeadGroup& group, int64_t row, int rows, Range keys, const A* q, const A* dy, const A* lse,
                      const A* delta, const Buffers& to) const {
     const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
@@ -246,7 +246,7 @@ class Backward {
     });
     if (drops)
       for (int i = 0; i < all; ++i) to.p[i] = kept_or(to.p[i], A(0), drawn[i]);
-    if (rows < kernel_.nr)  // the other lanes are in the sums over rows, and must not bring a NaN of 0 * inf
+    if (rows < kernel_.nr)  // unused lanes are summed over, too: 0 * inf must not make them NaN
       for (int j = 0; j < count; ++j) {
         std::fill(to.p + j * kernel_.nr + rows, to.p + (j + 1) * kernel_.nr, A(0));
         std::fill(to.ds + j * kernel_.nr + rows, to.ds + (j + 1) * kernel_.nr, A(0));
@@ -254,7 +254,7 @@ class Backward {
     return true;
   }
 
-  // A panel [keys, nr] becomes rows [row, row + nr) of panels of keys [rows, mr].
+  // Transposes a panel [keys, nr] into rows [row, row + nr) of panels of keys [rows, mr].
   void turn(const A* panel, int64_t keys, int64_t rows, int64_t row, A* panels) const {
     const int mr = kernel_.mr, nr = kernel_.nr;
     for (int64_t j = 0; j < keys; j += mr)
@@ -286,7 +286,7 @@ class Backward {
   const MicroKernel<A> kernel_;
   const Chunks chunks_;
   const int64_t key_blocks_;
-  const int64_t keys_, dim_, dim_n_, dim_v_n_;  // padded: to whole panels of mr, mr, nr, nr
+  const int64_t keys_, dim_, dim_n_, dim_v_n_;  // padded to multiples of mr, mr, nr, nr
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Before and after the kernels of the backward: delta = sum(dy * y) - dlse of each row, and dq = scale * its sum.
-// Limit: memory bandwidth. dy and y are read once, and so are the sums.
+// Preprocessing and postprocessing of the backward: delta = sum(dy * y) - dlse for each row, and dq = scale * its
+// float32 sum. Limit: memory bandwidth. dy, y and the sums are read once.
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
 #include "ops/attention/attention_dq.cuh"
@@ -9,9 +9,9 @@
 namespace fusedops::cuda {
 namespace {
 
-constexpr int kLanes = 16;  // that share a row
+constexpr int kLanes = 16;  // lanes per row
 
-// Row `index` of the calls' rows.
+// Row `index` in the order of lse.
 struct Row {
   __device__ Row(const Attention& call, int64_t index) {
     const int64_t positions = call.offsets_q ? call.packed_queries : call.queries;
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads)
   begin_kernel();
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x, index = thread / kLanes;
   const int lane = threadIdx.x % kLanes;
-  if (sums.counters)
-    for (int64_t i = thread; i < sums.counter_count; i += int64_t(gridDim.x) * kThreads) sums.counters[i] = 0;
+  if (sums.semaphores)
+    for (int64_t i = thread; i < sums.counter_count; i += int64_t(gridDim.x) * kThreads) sums.semaphores[i] = 0;
   A sum = 0;
   if (index < sums.rows) {
     const Row row(call, index);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block has a tile of queries. A thread takes 8 columns of two rows, since those are beside each other in the sums.
+// A block has a tile of queries. A thread takes 8 columns of two rows, which are adjacent in the sums.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_finish_dq_kernel(const __grid_constant__ Attention call, const BackwardSums sums, const float scale,
@@ -66,9 +66,9 @@ __global__ void __launch_bounds__(kThreads)
   const int packs = static_cast<int>(sums.pitch) / kColumns;
   for (int i = threadIdx.x; i < kTile / 2 * packs; i += kThreads) {
     const int column = i % packs * kColumns, row = i / packs % (kRows / 2);
-    const int first = work.tile * kTile + i / packs / (kRows / 2) * kRows;  // of the fragment
+    const int first = work.tile * kTile + i / packs / (kRows / 2) * kRows;  // first row of the fragment
     if (column >= call.dim) continue;
-    // Where no key is seen, nobody has stored a sum.
+    // A query without visible keys has no stored sum.
     const auto has_sum = [&](int query) {
       return query < sequence.queries && !call.band.keys(sequence, query).is_empty();
     };
@@ -104,7 +104,7 @@ Status finish(const Attention& call, const BackwardSums& sums, const Context& co
 Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context) {
   return dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    // One block even without rows: blocks number themselves by a counter.
+    // At least one block, since it initializes the counter that numbers the blocks of the backward.
     return launch(context, attention_begin_backward_kernel<T>, std::max<int64_t>(blocks_of(sums.rows), 1), kThreads,
                   call, sums, are_aligned<T>(call.dy) && are_aligned<T>(call.y));
   });

@@ -1,24 +1,23 @@
-// The forward of attention on the CPU. attention_cpu.h says what a panel is.
+// The forward of attention on the CPU, on panels (attention_cpu.h).
 //
 //   chunks of rows of a head group   the items of parallel_for: their queries are packed once
 //     blocks of kKeys keys           k and v are packed, for the second-level cache
-//       panels of rows               scores = k q^T; softmax with what came before; y^T = y^T * alpha + v^T p
+//       panels of rows               scores = k q^T; online softmax; y^T = y^T * alpha + v^T p
 #include "ops/attention/attention_cpu.h"
 
 namespace fusedops {
 namespace cpu {
 namespace {
 
-constexpr int64_t kRows = 288;  // of a chunk, a multiple of the columns of every micro-kernel
+constexpr int64_t kRows = 288;  // rows of a chunk, a multiple of the columns of every micro-kernel
 
-// What a panel knows of its rows so far, lane by lane.
+// Running row statistics of a panel, one per lane.
 template <class A>
 struct Running {
   A max[kMaxNr], sum[kMaxNr];
 };
 
-// Turns scores [keys, lanes] into exponentials and adds them to `running`; what was summed up before, y among it, must
-// be multiplied by alpha.
+// Replaces scores [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha.
 template <class A, int kLanes>
 [[gnu::always_inline]] inline void soften(const Logits<A>& logits, int keys, const uint8_t* keep, A* scores,
                                           Running<A>& running, A* alpha) {
@@ -92,7 +91,7 @@ class Forward {
   };
   struct Buffers {
     A *q, *y;   // panels of rows: [dim, nr] and [dim_v, nr]
-    A *k, *v;   // panels of keys [dim, mr], and of features [keys, mr]
+    A *k, *v;   // panels of keys [dim, mr] and of features [keys, mr]
     A* scores;  // [keys, nr]
   };
 
@@ -127,7 +126,7 @@ class Forward {
                running[panel].sum[lane]);
   }
 
-  // One block of keys, of which `packed` are in the buffers, for one panel of rows.
+  // Adds one block of keys to one panel of rows. `packed`: number of keys in the buffers.
   void add_block(const HeadGroup& group, int64_t row, int rows, int key, int packed, const A* q, const Buffers& from,
                  A* y, Running<A>& running) const {
     const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
@@ -153,17 +152,17 @@ class Forward {
     multiply_block(count, packed, from.v, from.scores, y);
   }
 
-  // y^T [dim_v, nr] += v^T [dim_v, keys] @ p [keys, nr], of panels in which `packed` keys lie.
+  // y^T [dim_v, nr] += v^T [dim_v, keys] @ p [keys, nr], with panels of `packed` keys.
   void multiply_block(int count, int packed, const A* v, const A* p, A* y) const {
     for (int64_t d = 0; d < dim_v_; d += kernel_.mr)
       kernel_.multiply(count, v + d * packed, p, y + d * kernel_.nr, kernel_.nr, true);
   }
 
-  // y is a column of its panel.
+  // Stores a row. y is a column of its panel.
   void finish(const HeadGroup& group, int64_t row, const A* y, A max, A sum) const {
     A lse = max * logits_.unit + std::log(sum);
     A factor = static_cast<A>(call_.dropout.scale) / sum;
-    if (sum == 0) {  // nothing is kept, or only scores of minus infinity
+    if (sum == 0) {  // no visible key, or only scores of -inf
       factor = group.keeps_any(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
       lse = -std::numeric_limits<A>::infinity();
     }

@@ -1,10 +1,10 @@
-// What the forward and the backward of attention on the CPU share. Both work on panels: the scores of a block of keys
-// [keys, lanes] for as many queries as the micro-kernel of the products has columns. So the softmax runs along the
-// lanes, without a sum across a vector, and what a product leaves is what the next one takes.
+// Shared parts of the forward and backward of attention on the CPU. Both work on panels: scores [keys, lanes] of a
+// block of keys for as many queries as the micro-kernel has columns. The softmax then needs no sum across a vector, and
+// the result of a product is packed for the next one.
 //
-// The rows of a panel are queries of the heads that share a key head, the heads of one query side by side. A block of
-// keys begins at a multiple of kKeys and each panel adds up its blocks in their order: a row's bits follow from its
-// sequence alone.
+// The rows of a panel are queries of the heads that share a key head; the heads of one query are adjacent. A block of
+// keys begins at a multiple of kKeys, and each panel adds its blocks in order: a row's bits depend on its sequence
+// alone.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,11 @@
 
 namespace fusedops::cpu {
 
-inline constexpr int kKeys = 128;  // of a block: the panels of its scores and its keys stay in the second-level cache
+inline constexpr int kKeys = 128;  // keys of a block: its panels of scores and keys stay in the second-level cache
 
 constexpr int64_t rounded_up(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
-// The softmax is over unit * z, where z is a score, or one behind a soft cap.
+// The softmax is over unit * z, where z is a score, soft-capped if there is a cap.
 template <class A>
 struct Logits {
   explicit Logits(const Attention& call)
@@ -39,12 +39,12 @@ struct Logits {
 
   bool is_capped() const { return cap != 0; }
 
-  A sign;  // of the queries: scores are never turned around later
+  A sign;  // sign of the scale, applied to the queries
   A unit;
   A cap, inner;  // z = cap * tanh(inner * score)
 };
 
-// Some rows of a sequence whose heads share a key head.
+// The query heads of a sequence that share a key head.
 struct HeadGroup {
   const Attention& call;
   int64_t b;
@@ -73,10 +73,10 @@ struct HeadGroup {
     return call.delta(sum, b, sequence.first_query + query(row), head(row));
   }
 
-  // Of a row, among the rows of all sequences.
+  // Index of a row among the rows of all sequences.
   int64_t index(int64_t row) const { return call.row(b, sequence, head(row), query(row)); }
 
-  // Whether the mask keeps keys of a row, from one on; null: all.
+  // The mask of a row.
   const uint8_t* mask(int64_t row) const { return call.mask.row(index(row)); }
   bool keeps_any(int64_t row) const {
     const Range keys = call.band.keys(sequence, query(row));
@@ -87,7 +87,8 @@ struct HeadGroup {
   }
 };
 
-// Fills keep [keys, lanes] for rows from `row` on and keys from `key` on: whether a row sees a key. False if none does.
+// Fills keep [keys, lanes] for rows from `row` on and keys from `key` on: 1 if the key is visible to the row. False if
+// no key is.
 inline bool find_visible(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
   int begin[kMaxNr] = {}, end[kMaxNr] = {};
   for (int lane = 0; lane < rows; ++lane) {
@@ -112,7 +113,7 @@ inline bool find_visible(const HeadGroup& group, int64_t row, int rows, int key,
   return std::any_of(keep, keep + keys * lanes, [](uint8_t kept) { return kept != 0; });
 }
 
-// Fills keep [keys, lanes] as find_kept does: whether dropout keeps a probability.
+// Fills keep [keys, lanes]: 1 if dropout keeps the probability.
 inline void draw_dropout(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
   const auto dropout = group.call.dropout.prepared<float>();
   for (int lane = 0; lane < rows; ++lane) {
@@ -124,7 +125,7 @@ inline void draw_dropout(const HeadGroup& group, int64_t row, int rows, int key,
     for (int j = 0; j < keys; ++j) keep[j * lanes + lane] = 0;
 }
 
-// One number for each lane, in vectors of 32 bytes.
+// One value per lane, in vectors of 32 bytes.
 template <class A, int kLanes>
 struct Lanes {
   typedef A Vector __attribute__((vector_size(32)));
@@ -138,7 +139,7 @@ struct Lanes {
   }
   void to(A* values) const { std::memcpy(values, vectors, sizeof vectors); }
 
-  // Larger elements take the place of these; a NaN does not.
+  // Elementwise maximum that ignores NaN.
   void raise(const A* values) {
     for (int v = 0; v < kVectors; ++v) {
       const Vector other = loaded(values + v * kWidth);
@@ -149,7 +150,7 @@ struct Lanes {
     for (int v = 0; v < kVectors; ++v) vectors[v] += loaded(values + v * kWidth);
   }
 
-  // One by one: a copy of all of them would go through memory.
+  // Loads vector by vector: memcpy of the array would go through memory.
   static Vector loaded(const A* values) {
     Vector vector;
     std::memcpy(&vector, values, sizeof vector);
@@ -159,7 +160,7 @@ struct Lanes {
   Vector vectors[kVectors];
 };
 
-// Calls body with a constant for the columns of a micro-kernel, so that loops over them become vectors.
+// Calls body with the columns of a micro-kernel as a constant, so that loops over them are vectorized.
 template <class A, class Body>
 void with_lanes(int lanes, Body&& body) {
   const auto call = [&](auto count) { run_widest([&] { body(count); }); };
@@ -181,7 +182,7 @@ void with_lanes(int lanes, Body&& body) {
   }
 }
 
-// Panels of rows that begin where at(row) points: each is [k, lanes], zero in lanes beyond the rows.
+// Packs rows that begin at at(row) into panels [k, lanes], with zeros in lanes beyond the rows.
 template <class At, class A>
 void pack_rows(At at, int64_t rows, int64_t k, A* panels, int lanes) {
   for (int64_t row = 0; row < rows; row += lanes, panels += k * lanes)
@@ -189,8 +190,7 @@ void pack_rows(At at, int64_t rows, int64_t k, A* panels, int lanes) {
                  lanes);
 }
 
-// Panels of the columns of rows that begin where at(row) points: each is [steps, width], zero in steps beyond the rows
-// and in columns beyond the last.
+// Packs columns of rows that begin at at(row) into panels [steps, width], with zeros beyond the rows and columns.
 template <class At, class A>
 void pack_columns(At at, int64_t rows, int64_t steps, int64_t columns, A* panels, int width) {
   for (int64_t column = 0; column < columns; column += width, panels += steps * width) {
@@ -200,8 +200,7 @@ void pack_columns(At at, int64_t rows, int64_t steps, int64_t columns, A* panels
   }
 }
 
-// A range of the rows of a head group: what a task computes. Sequences that lie one behind the other have different
-// numbers of them; the chunks of one are found from where it begins.
+// Chunks of rows of head groups, the items of parallel_for. Packed sequences differ in their number of chunks.
 class Chunks {
  public:
   Chunks(const Attention& call, int64_t rows) : call_(call), rows_(rows) {}
@@ -232,11 +231,11 @@ class Chunks {
   const int64_t rows_;
 };
 
-// Memory of a task, handed out piece by piece.
+// Scratch memory of an item, divided into buffers.
 template <class A>
 class Memory {
  public:
-  // Called once all pieces are known.
+  // Allocates the buffers after the last size is known.
   void allocate() { memory_ = scratch<A>(size_); }
 
   int64_t piece(int64_t size) {
@@ -258,7 +257,7 @@ void run_tasks(const Tasks& tasks, const Call& call) {
                             [&](int64_t begin, int64_t end) { tasks.compute(begin, end); });
 }
 
-// Lengths and offsets that are out of range: an error that names the first.
+// An error that names the first length or offset that is out of range.
 Status check_sequences(const Attention& call, const char* op);
 
 }  // namespace fusedops::cpu

@@ -10,7 +10,7 @@
 namespace fusedops::cuda {
 namespace {
 
-// A tensor of the operator, which TMA reads if its rows begin at multiples of 16 bytes.
+// A tensor that TMA can load if its rows begin at multiples of 16 bytes.
 struct Tensor {
   const HeadRows& rows;
   int features, heads;
@@ -39,13 +39,13 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
 }
 
-// A product is a score: without a soft cap or negative scale. The other calls are computed by the kernels for 8.0:
-// sm90 kernels for them would take as long to compile as all others.
+// True without a soft cap and with a positive scale. Other calls use the sm80 kernels: sm90 kernels for them would
+// double the compile time.
 bool has_plain_scores(const Attention& call) {
   return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > 0;
 }
 
-// The lengths of packed sequences are not known here: the kernel must not depend on all of them together.
+// The lengths of packed sequences are unknown on the host, so that the choice does not depend on them.
 bool fits_sm90_tiles(const Attention& call, int max_features) {
   const bool packed = call.offsets_q;
   return size_of(call.dtype) == 2 && call.rows() > 0 && has_plain_scores(call) &&

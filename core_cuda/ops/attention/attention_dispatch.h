@@ -1,4 +1,4 @@
-// The choice among the kernels for attention. It follows from dtype, shapes, strides, alignment and the GPU alone.
+// Kernel selection for attention. It depends on dtype, shapes, strides, alignment and the GPU alone.
 #pragma once
 
 #include "core/declaration/dispatch.h"

@@ -1,23 +1,22 @@
-// The sums of dq in the workspace of the backward for 8.0 and later: as many kernels add to them, in the fragments that
-// their warps hold, so that each access of a warp is of neighbouring words. Rows of queries would be accesses of 8
-// words in 8 lines.
+// Accumulation of dq in the workspace of the sm80 backward. The sums have the layout of mma fragments, so that a warp
+// accesses adjacent words; row-major, it would access 8 words in each of 8 lines.
 #pragma once
 
 #include "ops/attention/attention_workspace.h"
 
 namespace fusedops::cuda {
 
-// 16 rows of 8 columns, a fragment of mma.m16n8k16: of a lane, two neighbouring columns in row lane / 4, and in the row
-// 8 below.
+// A fragment of mma.m16n8k16, 16 rows of 8 columns: a lane has two adjacent columns in row lane / 4 and in the row 8
+// below.
 struct DqFragment {
   static constexpr int kRows = 16, kColumns = 8, kSize = kRows * kColumns;
 
-  // Of rows from a multiple of 16 on, see BackwardSums::dq_row, and columns from a multiple of 8 on.
+  // `row` is a multiple of 16 (see BackwardSums::dq_row), `column` a multiple of 8.
   __device__ DqFragment(const BackwardSums& sums, int64_t row, int column)
       : first(sums.dq + row * sums.pitch + column * kRows) {}
 
-  // Each lane stores its four elements, or adds them, without waiting. Subnormal terms and sums become zeros: so the
-  // GPU adds to global memory.
+  // Each lane stores or adds its four elements asynchronously. Atomic additions to global memory flush subnormal terms
+  // and sums to zero.
   __device__ void store(int i, const float (&sums)[4]) const {
     float* const to = lanes(i);
 #if __CUDA_ARCH__ >= 900
@@ -40,14 +39,14 @@ struct DqFragment {
 #endif
   }
 
-  // Reads a row of the upper half, and the one 8 below it.
+  // Reads a row of the upper half and the row 8 below.
   __device__ void read(int row, float (&upper)[kColumns], float (&lower)[kColumns]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-#if __CUDA_ARCH__ >= 900  // four elements of lane i of the row
+#if __CUDA_ARCH__ >= 900  // the four elements of lane i
       const float4 four = *reinterpret_cast<const float4*>(first + row * 16 + i * 4);
       upper[2 * i] = four.x, upper[2 * i + 1] = four.y, lower[2 * i] = four.z, lower[2 * i + 1] = four.w;
-#else  // element i of the row's four lanes
+#else  // element i of the four lanes of the row
       const float4 four = *reinterpret_cast<const float4*>(first + i * 32 + row * 4);
       float (&half)[kColumns] = i < 2 ? upper : lower;
       half[i % 2] = four.x, half[2 + i % 2] = four.y, half[4 + i % 2] = four.z, half[6 + i % 2] = four.w;
@@ -58,7 +57,7 @@ struct DqFragment {
   float* first;
 
  private:
-  // Where a lane's elements begin in the fragment i fragments further right.
+  // First element of the lane, i fragments further right.
   __device__ float* lanes(int i) const {
 #if __CUDA_ARCH__ >= 900
     return first + i * kSize + threadIdx.x % 32 * 4;

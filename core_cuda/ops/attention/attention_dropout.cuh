@@ -1,8 +1,8 @@
-// Which probabilities dropout keeps, as bits: nothing but the seed is stored, and the backward draws them again.
+// Dropout of probabilities, as bit masks. Only the seed is stored, and the backward draws again.
 //
-// Limit: the integer multiplications of Philox, five for each probability, which run at half the rate of others. So
-// every word is drawn once: neighbouring keys of a query are one lane's, and their bits go to the lanes that have the
-// probabilities.
+// Limit: the integer multiplications of Philox, five per probability, which run at half the rate of other instructions.
+// So every word is drawn once: one lane draws for adjacent keys of a query and hands the bits to the lanes that hold
+// the probabilities.
 #pragma once
 
 #include "core/common/dropout.h"
@@ -11,16 +11,16 @@ namespace fusedops::cuda {
 
 using DroppedProbabilities = Dropout::Function<float>;
 
-// A bit for each of kCount neighbouring probabilities: whether it is kept. In a loop, which takes fewer registers.
+// Bits of kCount adjacent probabilities, 1 if kept. Not fully unrolled, to save registers.
 template <int kCount>
 __device__ uint32_t kept_bits(const DroppedProbabilities& dropout, int64_t first) {
-  constexpr int kAtOnce = 2;  // counters, so that one's multiplications run while the other's are on their way
+  constexpr int kAtOnce = 2;  // interleaved counters, to hide the latency of multiplications
   static_assert(kCount % (4 * kAtOnce) == 0 && kCount <= 32);
-  const auto draw = [&](auto counters, int64_t counter) {
-    const Philox<counters> philox(counter, dropout.seed.offset, dropout.seed.key);
+  const auto draw = [&](auto semaphores, int64_t counter) {
+    const Philox<semaphores> philox(counter, dropout.seed.offset, dropout.seed.key);
     uint32_t bits = 0;
 #pragma unroll
-    for (int j = 0; j < counters; ++j)
+    for (int j = 0; j < semaphores; ++j)
 #pragma unroll
       for (int k = 0; k < 4; ++k) bits |= uint32_t(philox.words[k][j] >= dropout.least) << (4 * j + k);
     return bits;

@@ -1,5 +1,5 @@
-// What a warp does with scores in the fragments of mma.m16n8k16: it holds kRowTiles * 16 rows of 8 * kColumnTiles
-// columns. Of each 16 x 8, a lane has two neighbouring columns in row lane / 4, and in the row 8 below.
+// Warp-level products and softmax of scores in fragments of mma.m16n8k16. A warp holds 16 * kRowTiles rows of
+// 8 * kColumnTiles columns. Of each 16 x 8, a lane has two adjacent columns in row lane / 4 and in the row 8 below.
 #pragma once
 
 #include "core/cuda/mma16.cuh"
@@ -12,11 +12,11 @@ namespace fusedops::cuda {
 template <int kRowTiles, int kColumnTiles>
 using Fragments = float[kRowTiles][kColumnTiles][4];
 
-// Where element e of a fragment is in it.
+// Row and column of a lane's element e in a fragment.
 __device__ inline int fragment_row(int e) { return threadIdx.x % 32 / 4 + e / 2 * 8; }
 __device__ inline int fragment_column(int e) { return threadIdx.x % 4 * 2 + e % 2; }
 
-// Tiles of shared memory whose lines run along k, or along the rows of the operand (see Mma16).
+// Layouts of operands in shared memory: lines along k, or along the rows of the operand (see Mma16).
 template <int kPitch>
 struct AlongK {
   static __device__ constexpr int at(int row, int k) { return row * kPitch + k; }
@@ -26,11 +26,11 @@ struct AlongRows {
   static __device__ constexpr int at(int row, int k) { return k * kPitch + row; }
 };
 
-// sums += a b^T for kDepth elements of k; a and b point to the first row of the warp's operands, in tiles of this kind.
+// sums += a b^T for kDepth elements of k; a and b point to the first row of the warp's operands.
 template <int kDepth, class TileA, class TileB, class T, int kRowTiles, int kColumnTiles>
 __device__ void multiply(Fragments<kRowTiles, kColumnTiles>& sums, const T* a, const T* b) {
   using Mma = Mma16<T>;
-  constexpr int kAtOnce = 4;  // fragments of b
+  constexpr int kAtOnce = 4;  // fragments of b per load
   static_assert(kColumnTiles % kAtOnce == 0 || kColumnTiles == 2);
   constexpr int kStep = kColumnTiles < kAtOnce ? kColumnTiles : kAtOnce;
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ void multiply(Fragments<kRowTiles, kColumnTiles>& sums, const T* a, c
   }
 }
 
-// sums += a b^T, where a is in registers, as the scores that the warp has computed, and is rounded to T.
+// sums += a b^T, where a are scores in registers, rounded to T.
 template <class TileB, class T, int kRowTiles, int kColumnTiles, int kScoreTiles>
 __device__ void multiply_scores(Fragments<kRowTiles, kColumnTiles>& sums,
                                 const Fragments<kRowTiles, kScoreTiles>& scores, const T* b) {
@@ -88,19 +88,19 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// The softmax of a warp's rows, tile by tile: what is summed is relative to the largest score so far.
+// Online softmax of a warp's rows, relative to the running maximum.
 // Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 template <int kRowTiles>
 class OnlineSoftmax {
  public:
-  static constexpr int kRows = 2 * kRowTiles;  // of a lane
+  static constexpr int kRows = 2 * kRowTiles;  // per lane
 
   __device__ OnlineSoftmax() {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) max[row] = kNothing<float>, sum[row] = 0;
   }
 
-  // Makes exponentials of the next scores, where masked ones are -inf, and sums of rows relative to the new maximum.
+  // Replaces the next scores, -inf if masked, by exponentials, and rescales all sums to the new maximum.
   template <int kColumnTiles, int kOutTiles>
   __device__ void add(Fragments<kRowTiles, kColumnTiles>& scores, Fragments<kRowTiles, kOutTiles>& sums, float factor) {
     float shares[kRows];
@@ -136,7 +136,7 @@ class OnlineSoftmax {
   }
 
   float max[kRows];
-  float sum[kRows];  // of this lane's columns
+  float sum[kRows];  // over this lane's columns
 };
 
 }  // namespace fusedops::cuda

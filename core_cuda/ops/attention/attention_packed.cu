@@ -6,22 +6,22 @@
 namespace fusedops::cuda {
 namespace {
 
-// Running maximum of the offsets, clamped to [0, size]: a scan over the threads of a block, each with neighbouring
-// offsets. Every block computes it, and block 0 stores it. Returns the positions from the first offset up to the last.
+// Running maximum of the offsets, clamped to [0, size]: a scan over the threads of a block, each with adjacent offsets.
+// Every block computes it, and block 0 stores it. Returns the positions from the first offset up to the last.
 __device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t* to) {
   constexpr unsigned kAll = ~0u;
   __shared__ int warp_partials[kThreads / 32];
   const auto within = [=](int64_t i) { return min(max(given[i], 0), size); };
   const int64_t each = (count + kThreads - 1) / kThreads, begin = threadIdx.x * each, end = min(begin + each, count);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  int through = 0;  // the largest up to this thread's last
+  int through = 0;  // maximum up to this thread's last offset
   for (int64_t i = begin; i < end; ++i) through = max(through, within(i));
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
     const int before = __shfl_up_sync(kAll, through, distance);
     if (lane >= distance) through = max(through, before);
   }
-  __syncthreads();  // the previous call's of_warps has been read
+  __syncthreads();  // warp_partials of the previous call has been read
   if (lane == 31) warp_partials[warp] = through;
   __syncthreads();
   int largest = __shfl_up_sync(kAll, through, 1), last = 0;
@@ -36,7 +36,7 @@ __device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t*
   return {within(0), last};
 }
 
-// Fills contiguous rows outside of a range, all blocks together.
+// Fills contiguous rows outside of a range, with all blocks.
 template <class T>
 __device__ void fill_outside(void* data, int rows, int64_t width, const Range& range, T value) {
   T* const all = static_cast<T*>(data);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 Status sanitize_offsets(const Attention& call, const PackedOffsets& offsets, bool is_backward, const Context& context) {
-  constexpr int kBlocks = 64;  // enough to fill memory fast, and few to start
+  constexpr int kBlocks = 64;  // enough for memory bandwidth, with a short launch
   return dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     return launch(context, attention_packed_kernel<T>, kBlocks, kThreads, call, offsets, is_backward);

@@ -1,21 +1,21 @@
-// The CUDA kernels for attention, and what each can do. attention_dispatch.h chooses among them.
+// Entry points of the CUDA kernels for attention, with their preconditions. attention_dispatch.h chooses among them.
 #pragma once
 
 #include "ops/attention/attention_workspace.h"
 
 namespace fusedops::cuda {
 
-// float32 and float64, one multiply-add at a time: D and Dv up to 256.
+// float32 and float64 on CUDA cores: D and Dv up to 256.
 Status attention_simt(const Attention& call, const Context& context);
 Status attention_simt_backward(const Attention& call, void* workspace, const Context& context);
 
-// 16 bits on the tensor cores of compute capability 8.0 and later: D and Dv up to 256, any alignment.
+// 16 bits with mma, compute capability 8.0 and later: D and Dv up to 256, any alignment.
 Status attention_sm80_f16(const Attention& call, const Context& context);
 Status attention_sm80_bf16(const Attention& call, const Context& context);
 Status attention_sm80_backward_f16(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
-// The same kernels with dropout, compiled by themselves: it takes registers, even where a branch skips it.
+// The same kernels with dropout, compiled separately: it takes registers even if a branch skips it.
 Status attention_simt_dropout(const Attention& call, const Context& context);
 Status attention_simt_dropout_backward(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_dropout_f16(const Attention& call, const Context& context);
@@ -23,14 +23,14 @@ Status attention_sm80_dropout_bf16(const Attention& call, const Context& context
 Status attention_sm80_dropout_backward_f16(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_dropout_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
-// Few queries over many keys, is_split(call): the keys are split, and the splits' results joined in their order.
+// Split-KV for few queries over many keys: is_split_kv(call).
 Status attention_split_kv(const Attention& call, void* workspace, const Context& context);
 
-// 16 bits on the warpgroup tensor cores of compute capability 9.x.
+// 16 bits with wgmma, compute capability 9.x.
 Status attention_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
-// The same with a mask, dropout or both.
+// With a mask, dropout or both.
 Status attention_bits_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_bits_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
@@ -39,8 +39,8 @@ Status attention_bits_sm90_backward(const Attention& call, void* workspace, cons
 // Rows of the results (of the gradients if is_backward) outside all sequences become zeros, and lse minus infinity.
 Status sanitize_offsets(const Attention& call, const PackedOffsets& offsets, bool is_backward, const Context& context);
 
-// What the backwards of mma and simple begin with: delta, and zeros in the other sums; and, for 16 bits, what mma ends
-// with: dq = scale * the sum in float32. That for 9.0 does both in kernels of its own.
+// Preprocessing of the simt and sm80 backward: delta, and zeros in the semaphores. finish_dq is the postprocessing of
+// the sm80 backward: dq = scale * its float32 sum.
 Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context);
 Status finish_dq(const Attention& call, const BackwardSums& sums, const Context& context);
 

@@ -1,4 +1,4 @@
-// From a product q k to its share of the softmax, for the host and the device alike.
+// From a product q k to an exponential of the softmax, on host and device.
 #pragma once
 
 #include "core/common/formulas.h"
@@ -6,8 +6,8 @@
 
 namespace fusedops {
 
-// A score has a share of 2^(factor * (score - max)). Where the scale is positive and nothing caps the scores, they are
-// the products themselves, and the scale is part of the factor.
+// The exponential of a score is 2^(factor * (score - max)). With a positive scale and no soft cap, scores are the
+// products themselves, and the factor includes the scale.
 template <class T>
 struct Scores {
   using A = compute_t<T>;
@@ -25,14 +25,13 @@ struct Scores {
     return cap > 0 ? cap * tanh_(score * inverse_cap) : score;
   }
 
-  // The slope of a score in scale * q k: without a cap 1, of an infinite score too.
+  // Derivative of a score by scale * q k: 1 without a cap, for an infinite score too.
   FUSEDOPS_HD A slope(A score) const {
     const A share = cap > 0 ? score * inverse_cap : A(0);
     return 1 - share * share;
   }
 
-  // The scaled score, rounded by itself: lse is made of such numbers, and where one score outweighs the others, their
-  // difference must be zero, however large they are.
+  // The scaled score, rounded on its own as in lse: if one score dominates, its difference to lse must be exactly zero.
   FUSEDOPS_HD A scaled(A score) const {
 #ifdef __CUDA_ARCH__
     if constexpr (sizeof(A) == 8)
@@ -44,12 +43,12 @@ struct Scores {
 #endif
   }
 
-  bool is_product;  // otherwise of() makes a score of a product
+  bool is_product;  // true if a score is the product itself; otherwise of() computes it
   A scale, cap, inverse_cap, factor;
-  A natural;  // makes lse's maximum of a score
+  A natural;  // factor of a score in lse
 
  private:
-  // For 16-bit elements in the form that costs least: its error is absolute, and less than that of the products.
+  // The cheapest form for 16-bit elements: its absolute error is below that of the products.
   FUSEDOPS_HD static A tanh_(A x) {
     if constexpr (sizeof(T) == 2)
       return 1 - 2 * activations::reciprocal(1 + exp2_(x * float(2 * kLog2E)));

@@ -150,7 +150,7 @@ struct SimtSequence {
     return one;
   }
 
-  __device__ bool is_kept(const Query& query, int key) const {
+  __device__ bool is_visible(const Query& query, int key) const {
     return query.keys.has(key) && (!query.mask || query.mask[call.mask.has_columns() ? key : 0]);
   }
 
@@ -184,7 +184,7 @@ struct SimtSequence {
     const T value = score_of(p);
     p = exp2_((score.scaled(value) - query.lse) * T(kLog2E));
     ds = p * (ds - query.delta) * score.slope(value);
-    if (!is_kept(query, key)) p = ds = 0;
+    if (!is_visible(query, key)) p = ds = 0;
   }
 };
 
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       T largest = max[i];
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const bool kept = of.is_kept(queries[i], first + Tile::column(j));
+        const bool kept = of.is_visible(queries[i], first + Tile::column(j));
         any[i] |= kept;
         scores[i][j] = kept ? of.score_of(scores[i][j]) : kNothing<T>;
         largest = fmax(largest, scores[i][j]);

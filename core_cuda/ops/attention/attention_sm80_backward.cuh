@@ -74,9 +74,10 @@ __device__ BackwardWork backward_work(const Attention& call, int64_t index) {
     const SequenceTile found = find_packed_tile(call, Side::keys, index / parts, Tile::kN);
     work.sequence = found.sequence, work.tile = found.tile, part = index % parts;
   } else {
-    constexpr int64_t kTogether = 32;
+    constexpr int64_t kInterleavedHeads = 32;
     const int64_t all = call.sequences * parts, tiles = (call.keys + Tile::kN - 1) / Tile::kN;
-    const int64_t first = index / (kTogether * tiles) * kTogether, count = min(all - first, kTogether);
+    const int64_t first = index / (kInterleavedHeads * tiles) * kInterleavedHeads,
+                  count = min(all - first, kInterleavedHeads);
     index -= first * tiles;
     work.tile = static_cast<int>(index / count);
     part = first + index % count;
@@ -104,10 +105,10 @@ __device__ void each_score(Body body) {
 
 // Which scores of a lane are kept, a bit for each. In loops, which take fewer registers.
 template <int kRowTiles, int kColumnTiles>
-__device__ uint32_t kept_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
-                                const uint8_t* const* mask_rows) {
+__device__ uint32_t visible_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
+                                   const uint8_t* const* mask_rows) {
   static_assert(kColumnTiles * kRowTiles * 4 <= 32);
-  uint32_t kept = 0;
+  uint32_t visible = 0;
 #pragma unroll 1
   for (int j = 0; j < kColumnTiles; ++j)
 #pragma unroll
@@ -122,10 +123,10 @@ __device__ uint32_t kept_scores(const Attention& call, const Sequence& sequence,
         for (int e = side; e < 4; e += 2) {
           const int key = first_key + i * 16 + fragment_row(e);
           if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0]))
-            kept |= 1u << ((j * kRowTiles + i) * 4 + e);
+            visible |= 1u << ((j * kRowTiles + i) * 4 + e);
         }
     }
-  return kept;
+  return visible;
 }
 
 // Makes p of products s, and ds of products dp.
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const uint8_t** const mask_rows = reinterpret_cast<const uint8_t**>(dy + kM * kPitch);
   float* const lse = reinterpret_cast<float*>(mask_rows + kM);
   int* const number = reinterpret_cast<int*>(lse + 2 * kM);
-  if (threadIdx.x == 0) *number = take_number(sums.counters);
+  if (threadIdx.x == 0) *number = take_number(sums.semaphores);
   __syncthreads();
   const BackwardWork work = backward_work<Tile>(call, uniform(*number));
   if (work.sequence < 0) return;
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       .template start<kN>(v, call.v.position, keys.end - first_key, call.dim_v, aligned);
   if (tile.head < end_head) copy_queries(tile);
   commit_copies();
-  int* added_before = nullptr;  // the counter of the tile of dq that was last added to
+  int* last_semaphore = nullptr;  // the counter of the tile of dq that was last added to
 #pragma unroll 1
   while (tile.head < end_head) {
     const int head = tile.head, first = tile.first;
@@ -270,14 +271,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     __syncthreads();  // the queries have arrived, and nobody reads the ds of the tile before
 
     const int64_t dq_row = BackwardSums::dq_row(call, b, sequence, head) + first;
-    int* const counter = sums.counters + 1 + dq_row / kM * Tile::kParts + part;
+    int* const semaphore = sums.semaphores + 1 + dq_row / kM * Tile::kParts + part;
     const int before = tiles_before(call.band, sequence, key_tile, kN, first);
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
-    const bool all_kept =
+    const bool are_all_visible =
         !call.has_mask && first + kM <= sequence.queries && of_all.begin <= first_key && first_key + kN <= of_all.end;
     // Here the additions to the tile before are done. The warp that says so waits for memory, and multiplies later,
     // while the others compute exponentials.
-    if (threadIdx.x == 0 && added_before) signal(added_before);
+    if (threadIdx.x == 0 && last_semaphore) signal(last_semaphore);
     __syncwarp();
 #pragma unroll 1
     for (int step = kWarpM - kStep; step >= 0; step -= kStep) {  // as the tiles, from the last one on
@@ -297,11 +298,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
           if (!(drawn >> bit & 1)) s[i][j][e] = 0;
         });
-      if (!all_kept) {
-        const uint32_t kept = kept_scores<kRowTiles, kStepTiles>(call, sequence, first + in_tile, first_key + group_row,
-                                                                 mask_rows + in_tile);
+      if (!are_all_visible) {
+        const uint32_t visible = visible_scores<kRowTiles, kStepTiles>(call, sequence, first + in_tile,
+                                                                       first_key + group_row, mask_rows + in_tile);
         each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
-          if (!(kept >> bit & 1)) s[i][j][e] = dp[i][j][e] = 0;
+          if (!(visible >> bit & 1)) s[i][j][e] = dp[i][j][e] = 0;
         });
         __syncwarp();
       }
@@ -318,8 +319,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       multiply<kWarpM, AlongK<kScorePitch>, AlongRows<kPitch>>(dv, all_p + others, dy + in_tile * kPitch + own_out);
       multiply<kWarpM, AlongK<kScorePitch>, AlongRows<kPitch>>(dk, all_ds + others, q + in_tile * kPitch + own_out);
     }
-    added_before = counter;
-    int done = before == 0 ? 0 : peek(counter);
+    last_semaphore = semaphore;
+    int done = before == 0 ? 0 : peek(semaphore);
     __syncthreads();  // all of ds is there, and nobody reads q and dy any more
 
     tile = after(tile);
@@ -333,7 +334,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const int column = warp / Tile::kRowGroups * Tile::kColumns + part * Tile::kOut;
     Fragments<Tile::kDqRowTiles, Tile::kColumns / 8> dq = {};
     multiply<kN, AlongRows<kScorePitch>, AlongRows<kPitch>>(dq, all_ds + row, k + column);
-    while (done < before) done = peek(counter);
+    while (done < before) done = peek(semaphore);
 #pragma unroll
     for (int i = 0; i < Tile::kDqRowTiles; ++i) {
       const DqFragment to(sums, dq_row + row + i * 16, column);
@@ -349,7 +350,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   }
   wait_for_copies<0>();
   __syncthreads();  // all additions are done, and nobody reads k and v any more
-  if (threadIdx.x == 0 && added_before) signal(added_before);
+  if (threadIdx.x == 0 && last_semaphore) signal(last_semaphore);
 
   const int rows = sequence.keys - first_key - group_row;
   const int64_t position = sequence.first_key + first_key + group_row;

@@ -1,4 +1,4 @@
-// Dropout of scores in the fragments of mma.m16n8k16.
+// Dropout of scores in fragments of mma.m16n8k16.
 #pragma once
 
 #include "ops/attention/attention_dropout.cuh"
@@ -6,12 +6,12 @@
 
 namespace fusedops::cuda {
 
-// Drops probabilities of a warp's rows. `first` is the place of its first row's first one; the lanes that share a row
-// draw for a quarter of its columns each.
+// Applies dropout to a warp's rows. `first`: position of the first probability of its first row. Each lane of a quad
+// draws for a quarter of the columns of a row.
 template <int kRowTiles, int kColumnTiles>
 __device__ void drop(const DroppedProbabilities& dropout, int64_t first, int64_t row_stride,
                      Fragments<kRowTiles, kColumnTiles>& p) {
-  constexpr int kTiles = kColumnTiles / 4, kColumns = 8 * kTiles;  // of a lane
+  constexpr int kTiles = kColumnTiles / 4, kColumns = 8 * kTiles;  // per lane
 #pragma unroll
   for (int row = 0; row < 2 * kRowTiles; ++row) {
     const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2);
@@ -26,9 +26,8 @@ __device__ void drop(const DroppedProbabilities& dropout, int64_t first, int64_t
   }
 }
 
-// The same for scores whose rows are keys, and whose columns queries: a bit for each of a lane's kColumnTiles x
-// kRowTiles x 4, in this order. `first` is the place of the first query's probability of the warp's first key. A lane
-// draws for whole queries.
+// The same for transposed scores [keys, queries]: bits of a lane's kColumnTiles x kRowTiles x 4 scores, in this order.
+// `first`: position of the probability of the first query and the warp's first key. A lane draws for whole queries.
 template <int kRowTiles, int kColumnTiles>
 __device__ uint32_t kept_of_keys(const DroppedProbabilities& dropout, int64_t first, int64_t query_stride) {
   constexpr int kKeys = 16 * kRowTiles, kQueries = 8 * kColumnTiles, kAtOnce = kQueries < 32 ? kQueries : 32;

@@ -28,26 +28,26 @@ struct ForwardTile {
   static constexpr int kSharedBytes = (kM + 2 * kN) * kPitch * 2 + kM * sizeof(const uint8_t*);
 };
 
-// Makes -inf of the scores that are masked. `seen` has a bit for each row of which some are kept.
+// Replaces masked scores by -inf. `visible_rows` has a bit for each row with a visible key.
 template <class Tile>
 __device__ void mask_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
-                            const uint8_t* const* mask_rows, uint32_t& seen,
+                            const uint8_t* const* mask_rows, uint32_t& visible_rows,
                             Fragments<Tile::kRowTiles, Tile::kN / 8>& scores) {
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
     const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2);
     const Range keys = call.band.keys(sequence, first_query + in_warp);
     const uint8_t* const mask = call.has_mask ? mask_rows[in_warp] : nullptr;
-    uint32_t kept = 0;  // a bit for each score of the row; in a loop, which takes fewer registers
+    uint32_t visible = 0;  // a bit for each score of the row; in a loop, which takes fewer registers
 #pragma unroll 1
     for (int i = 0; i < Tile::kN / 4; ++i) {
       const int key = first_key + i / 2 * 8 + fragment_column(i % 2);
-      if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0])) kept |= 1u << i;
+      if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0])) visible |= 1u << i;
     }
 #pragma unroll
     for (int i = 0; i < Tile::kN / 4; ++i)
-      if (!(kept >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNothing<float>;
-    if (kept) seen |= 1u << row;
+      if (!(visible >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNothing<float>;
+    if (visible) visible_rows |= 1u << row;
   }
 }
 
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
   OnlineSoftmax<Tile::kRowTiles> softmax;
   Fragments<Tile::kRowTiles, kOutTiles> y = {};
-  uint32_t seen = 0;
+  uint32_t visible_rows = 0;
   if (first < keys.end) copy_k(first);
   for (; first < keys.end; first += Tile::kN) {
     wait_for_copies<0>();
@@ -118,9 +118,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           for (float& element : fragment) element = score.of(element);
     }
     if (call.has_mask || first < of_all.begin || first + Tile::kN > of_all.end)
-      mask_scores<Tile>(call, sequence, first_query + warp_row, first, mask_rows + warp_row, seen, scores);
+      mask_scores<Tile>(call, sequence, first_query + warp_row, first, mask_rows + warp_row, visible_rows, scores);
     else
-      seen = ~0u;
+      visible_rows = ~0u;
     softmax.add(scores, y, score.factor);
     if constexpr (kDropout)
       drop(dropout, call.first_probability(call.row(b, sequence, head, first_query + warp_row)) + first, call.keys,
@@ -132,11 +132,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
   // A row is divided by its sum, and leaves through the place where the warp's rows of q were.
   T* const rows = q + warp_row * kPitch;
-  seen |= __shfl_xor_sync(~0u, seen, 1);
-  seen |= __shfl_xor_sync(~0u, seen, 2);
+  visible_rows |= __shfl_xor_sync(~0u, visible_rows, 1);
+  visible_rows |= __shfl_xor_sync(~0u, visible_rows, 2);
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
-    const bool none = !(seen >> row & 1);
+    const bool none = !(visible_rows >> row & 1);
     const float sum = sum_of_row(softmax.sum[row]), share = (kDropout ? dropout.scale : 1) / sum;
     const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2), query = first_query + warp_row + in_warp;
 #pragma unroll

@@ -28,8 +28,8 @@ struct SplitTile {
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
-    attention_split_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits,
-                           const int row_tiles, const bool aligned) {
+    attention_split_kv_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits,
+                              const int row_tiles, const bool aligned) {
   constexpr int kD = Tile::kD, kN = Tile::kN, kPitch = Tile::kPitch, kStep = kN * Tile::kWarps;
   begin_kernel();
   extern __shared__ int4 shared[];
@@ -114,9 +114,9 @@ __global__ void __launch_bounds__(Tile::kThreads)
       for (int e = 0; e < 4; ++e) {
         const int key = first + j * 8 + fragment_column(e), row = e / 2;
         if (!score.is_product) scores[0][j][e] = score.of(scores[0][j][e]);
-        const bool kept =
+        const bool is_visible =
             row_keys[row].has(key) && key < keys.end && (!mask[row] || mask[row][call.mask.has_columns() ? key : 0]);
-        if (kept)
+        if (is_visible)
           any |= 1u << row;
         else
           scores[0][j][e] = kNothing<float>;
@@ -166,13 +166,14 @@ __global__ void __launch_bounds__(Tile::kThreads)
   }
 }
 
-constexpr int kJoinWarps = 8, kJoinThreads = 32 * kJoinWarps;
-static_assert(kJoinThreads >= Splits::kMaxSplits && kJoinThreads >= 256);  // a thread for each split, and each column
+constexpr int kCombineWarps = 8, kCombineThreads = 32 * kCombineWarps;
+static_assert(kCombineThreads >= Splits::kMaxSplits &&
+              kCombineThreads >= 256);  // a thread for each split, and each column
 
 // A block joins the splits of one row.
 template <class T>
-__global__ void __launch_bounds__(kJoinThreads)
-    attention_join_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
+__global__ void __launch_bounds__(kCombineThreads)
+    attention_combine_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
   begin_kernel();
   extern __shared__ int4 shared[];
   float* const shares = reinterpret_cast<float*>(shared);    // of the splits; negative: none of its keys is kept
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   if (lane == 0) warp_partials[warp] = max;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kJoinWarps; ++w) max = fmaxf(max, warp_partials[w]);
+  for (int w = 0; w < kCombineWarps; ++w) max = fmaxf(max, warp_partials[w]);
   if (threadIdx.x < splits.count) shares[threadIdx.x] = state.sum < 0 ? -1 : share_of(state.max, max, score.factor);
   __syncthreads();
   float sum = state.sum < 0 ? 0 : share_of(state.max, max, score.factor) * state.sum;
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   sum = 0;
   bool none = true;
 #pragma unroll
-  for (int w = 0; w < kJoinWarps; ++w) {
+  for (int w = 0; w < kCombineWarps; ++w) {
     if (warp_partials[w] < 0) continue;
     none = false;
     sum += warp_partials[w];
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   __syncthreads();
 
   // Each warp adds neighbouring splits, then the first ones add the warps' sums.
-  const int per_warp = (splits.count + kJoinWarps - 1) / kJoinWarps;
+  const int per_warp = (splits.count + kCombineWarps - 1) / kCombineWarps;
   const int begin = warp * per_warp, end = min(begin + per_warp, splits.count);
   for (int column = lane * 4; column < splits.pitch; column += 128) {
     float4 joined = {0, 0, 0, 0};
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kJoinThreads)
   if (threadIdx.x < call.dim_v) {
     float joined = 0;
 #pragma unroll
-    for (int w = 0; w < kJoinWarps; ++w) joined += warp_partials[w * splits.pitch + threadIdx.x];
+    for (int w = 0; w < kCombineWarps; ++w) joined += warp_partials[w * splits.pitch + threadIdx.x];
     call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
   }
   if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : score.scaled(max) + logf(sum);
@@ -239,15 +240,15 @@ Status launch_split(const Attention& call, const Splits& splits, const Context& 
   const int row_tiles = (call.queries * call.group + Tile::kRows - 1) / Tile::kRows;
   const int64_t blocks = call.sequences * splits.count * call.key_heads * row_tiles;
   const bool aligned = are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v);
-  return launch(context, attention_split_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
+  return launch(context, attention_split_kv_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
                 Scores<T>(call), splits, row_tiles, aligned);
 }
 
 template <class T, int kD>
 Status split_tiles(const Attention& call, const Splits& splits, const Context& context) {
-  using Alone = SplitTile<kD, true>;
-  if (splits.are_long && device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= Alone::kSharedBytes)
-    return launch_split<T, Alone>(call, splits, context);
+  using LongSplitTile = SplitTile<kD, true>;
+  if (splits.are_long && device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= LongSplitTile::kSharedBytes)
+    return launch_split<T, LongSplitTile>(call, splits, context);
   return launch_split<T, SplitTile<kD, false>>(call, splits, context);
 }
 
@@ -257,9 +258,9 @@ Status run_split(const Attention& call, const Splits& splits, const Context& con
   FUSEDOPS_TRY((dim <= 64    ? split_tiles<T, 64>
                 : dim <= 128 ? split_tiles<T, 128>
                              : split_tiles<T, 256>)(call, splits, context));
-  const int shared_bytes = (Splits::kMaxSplits + kJoinWarps * splits.pitch) * int(sizeof(float));
-  return launch(context, attention_join_kernel<T>, Grid{call.rows(), kJoinThreads, shared_bytes}, call, Scores<T>(call),
-                splits);
+  const int shared_bytes = (Splits::kMaxSplits + kCombineWarps * splits.pitch) * int(sizeof(float));
+  return launch(context, attention_combine_kernel<T>, Grid{call.rows(), kCombineThreads, shared_bytes}, call,
+                Scores<T>(call), splits);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct BackwardSums {
     const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
     dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
     counter_count = 1 + dq_rows / kMinTile * kMostParts;
-    counters = static_cast<int*>(take(counter_count * sizeof(int)));
+    semaphores = static_cast<int*>(take(counter_count * sizeof(int)));
   }
 
   static constexpr int kTile = 64;                     // of queries: each sequence has whole tiles of dq
@@ -54,10 +54,10 @@ struct BackwardSums {
   }
 
   int64_t rows, pitch;
-  size_t size = 0;          // bytes of all
-  void* delta;              // [rows], the sum of dy * y less dlse, in the compute type
-  float* dq = nullptr;      // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
-  int* counters = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
+  size_t size = 0;            // bytes of all
+  void* delta;                // [rows], the sum of dy * y less dlse, in the compute type
+  float* dq = nullptr;        // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
+  int* semaphores = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
   int64_t counter_count = 0;
 
  private:

@@ -35,7 +35,7 @@ Status forward_rule(Rule& rule) {
 
 // Rows up to this length keep their exponentials on the stack; those of a longer row are kept in y, or, where y is
 // narrower than they are, computed twice.
-constexpr int64_t kKept = 4096;
+constexpr int64_t kMaxBuffered = 4096;
 
 // One row. `mask` is null where there is none.
 template <class T>
@@ -58,8 +58,8 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     }
     return buffer;
   };
-  A stack[kKept];
-  A* terms = end <= kKept ? stack : nullptr;
+  A stack[kMaxBuffered];
+  A* terms = end <= kMaxBuffered ? stack : nullptr;
   if constexpr (std::is_same_v<T, A>)
     if (!terms) terms = y, streamed = false;  // what is in the cache already is not stored past it
   const auto [max, sum] = cpu::exp_sum(end, factor, terms, block);
@@ -90,10 +90,10 @@ Status softmax_rows(const Call& arguments) {
   const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
   arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const uint8_t* kept = view ? mask.row(row) : nullptr;
-      if (!kept || mask.has_columns())
-        softmax_row(call, row, kept, streamed);
-      else if (*kept)  // one bool for the row
+      const uint8_t* mask_row = view ? mask.row(row) : nullptr;
+      if (!mask_row || mask.has_columns())
+        softmax_row(call, row, mask_row, streamed);
+      else if (*mask_row)  // one bool for the row
         softmax_row(call, row, nullptr, streamed);
       else
         std::fill_n(call.y + row * call.cols, call.cols, T{});

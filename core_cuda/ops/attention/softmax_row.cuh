@@ -13,7 +13,7 @@ struct NoMask {};
 
 // Bit i: whether element i of `count` is kept.
 template <int kSize>
-__device__ uint32_t kept_bits(const uint8_t* mask, int64_t count) {
+__device__ uint32_t visible_bits(const uint8_t* mask, int64_t count) {
   uint32_t bits = 0;
   if (count >= kSize && reinterpret_cast<uintptr_t>(mask) % kSize == 0) {
     if constexpr (kSize == 2) {
@@ -138,24 +138,24 @@ class SoftmaxRow {
   template <class GetPack>
   __device__ void set_values(int64_t tile, GetPack get_pack) {
     Pack<T> packs[kPacks];
-    kept_ = 0;
+    visible_ = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int64_t at = me_.template at<T>(tile, p), count = unmasked_ - at;
       packs[p] = get_pack(p, at, count);
       uint32_t bits = count >= kSize ? kAll : count > 0 ? (1u << count) - 1 : 0;
       if constexpr (std::is_same_v<Mask, BroadcastMask>)
-        if (mask_ && count > 0) bits &= kept_bits<kSize>(mask_ + at, count);
-      kept_ |= bits << p * kSize;
+        if (mask_ && count > 0) bits &= visible_bits<kSize>(mask_ + at, count);
+      visible_ |= bits << p * kSize;
     }
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i) values_[p][i] = call_.sign * element(packs[p], i);
-      if (are_all_kept(p)) continue;
+      if (are_all_visible(p)) continue;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (!is_kept(p, i)) values_[p][i] = kNothing<A>;
+        if (!is_visible(p, i)) values_[p][i] = kNothing<A>;
     }
   }
 
@@ -208,17 +208,17 @@ class SoftmaxRow {
       A shares[kSize];
 #pragma unroll
       for (int i = 0; i < kSize; ++i) shares[i] = values_[p][i] * factor;
-      if (!are_all_kept(p)) {  // zero, even in a row of NaN
+      if (!are_all_visible(p)) {  // zero, even in a row of NaN
 #pragma unroll
         for (int i = 0; i < kSize; ++i)
-          if (!is_kept(p, i)) shares[i] = 0;
+          if (!is_visible(p, i)) shares[i] = 0;
       }
       store_row_pack<kAligned>(rounded<T>(shares), call_.y + me_.row * call_.cols + at, count);
     }
   }
 
-  __device__ bool is_kept(int p, int i) const { return kept_ >> (p * kSize + i) & 1; }
-  __device__ bool are_all_kept(int p) const { return (kept_ >> p * kSize & kAll) == kAll; }
+  __device__ bool is_visible(int p, int i) const { return visible_ >> (p * kSize + i) & 1; }
+  __device__ bool are_all_visible(int p) const { return (visible_ >> p * kSize & kAll) == kAll; }
 
   const Softmax<T>& call_;
   const Mask& masks_;
@@ -227,7 +227,7 @@ class SoftmaxRow {
   int64_t unmasked_;     // columns from here on are masked, and not read
   const uint8_t* mask_;  // null: no other is masked
   A values_[kPacks][kSize];
-  uint32_t kept_;  // a bit for each value
+  uint32_t visible_;  // a bit for each value
 };
 
 }  // namespace fusedops::cuda
