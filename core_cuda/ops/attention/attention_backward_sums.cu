@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x, index = thread / kLanes;
   const int lane = threadIdx.x % kLanes;
   if (sums.semaphores)
-    for (int64_t i = thread; i < sums.counter_count; i += int64_t(gridDim.x) * kThreads) sums.semaphores[i] = 0;
+    for (int64_t i = thread; i < sums.semaphore_count; i += int64_t(gridDim.x) * kThreads) sums.semaphores[i] = 0;
   A sum = 0;
   if (index < sums.rows) {
     const Row row(call, index);

@@ -1,9 +1,9 @@
 // Attention in float32 and float64, without tensor cores, which would round float32 to TF32.
 //
-// 16 x 16 threads have the scores of a tile of queries and a tile of keys, kPer x kPer each; products go through shared
-// memory, kChunk of their depth at a time. The forward and dq have a block for each tile of queries, dk and dv one for
-// each tile of keys, so that every sum is in one place and in one order. Limit: multiply-adds, of which the backward
-// does those of the scores twice.
+// 16 x 16 threads hold the scores of a tile of queries and a tile of keys, kPer x kPer each; operands pass through
+// shared memory in chunks of depth kChunk. The forward and dq have a block per tile of queries, dk and dv a block per
+// tile of keys, so that every sum has one owner and one order. Limit: multiply-adds; the backward computes scores
+// twice.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -21,10 +21,10 @@ template <class T_, int kD_, bool kDropout_>
 struct SimtTile {
   using T = T_;
   static constexpr bool kDropout = kDropout_;
-  static constexpr int kD = kD_;               // columns; what a tensor does not have is zero
-  static constexpr int kPer = 16 / sizeof(T);  // neighbouring rows and columns of a thread: one access
+  static constexpr int kD = kD_;               // features, padded with zeros
+  static constexpr int kPer = 16 / sizeof(T);  // adjacent rows and columns of a thread: one access
   static constexpr int kSize = kSide * kPer;   // queries, and keys, of a tile
-  static constexpr int kColumns = kD / kSide;  // of a thread, of y or of a gradient
+  static constexpr int kColumns = kD / kSide;  // columns of y or of a gradient per thread
   static constexpr int kPitch = kSize + kPer;
   static constexpr int kThreads = kSide * kSide;
 
@@ -35,8 +35,8 @@ struct SimtTile {
   static __device__ int column(int j) { return threadIdx.x % kSide * kPer + j / kPer * kSize + j % kPer; }
 
   struct alignas(16) Shared {
-    T a[kChunk][kPitch], b[kChunk][kPitch];  // of a product: [depth, row]
-    T rows[kChunk][kD];                      // of a sum: [depth, column]
+    T a[kChunk][kPitch], b[kChunk][kPitch];  // operands of multiply(): [depth, row]
+    T rows[kChunk][kD];                      // operand of add_rows(): [depth, column]
     T p[kSize][kPitch], ds[kSize][kPitch];   // scores: [column, row]
   };
 };
@@ -71,7 +71,7 @@ __device__ void multiply(typename Tile::Tile& products, const RowsOf<typename Ti
     for (auto& product : row) product = 0;
 #pragma unroll 1
   for (int depth = 0; depth < a.width; depth += kChunk) {
-    __syncthreads();  // nobody reads the chunks before any more
+    __syncthreads();  // the previous chunks have been read
     copy_chunk<Tile>(shared.a, a, depth);
     copy_chunk<Tile>(shared.b, b, depth);
     __syncthreads();
@@ -84,13 +84,13 @@ __device__ void multiply(typename Tile::Tile& products, const RowsOf<typename Ti
   }
 }
 
-// sums += scores rows, where the scores are [column, row] in shared memory, and a row belongs to each column.
+// sums += scores^T rows, with scores [column, row] in shared memory.
 template <class Tile>
 __device__ void add_rows(typename Tile::Sums& sums, const typename Tile::T (&scores)[Tile::kSize][Tile::kPitch],
                          const RowsOf<typename Tile::T>& rows, typename Tile::Shared& shared) {
 #pragma unroll 1
   for (int first = 0; first < min(rows.count, Tile::kSize); first += kChunk) {
-    __syncthreads();  // all scores are there, and nobody reads the chunk before any more
+    __syncthreads();  // scores are complete, and the previous chunk has been read
 #pragma unroll
     for (int column = threadIdx.x % kSide; column < Tile::kD; column += kSide)
       shared.rows[threadIdx.x / kSide][column] = rows.at(first + threadIdx.x / kSide, column);
@@ -116,7 +116,7 @@ __device__ void store(const typename Tile::Sums& sums, typename Tile::T factor, 
         to[Tile::row(i) * stride + Tile::column(j)] = sums[i][j] * factor;
 }
 
-// A sequence of the call, and what its blocks ask of it.
+// Accessors of one sequence of the call.
 template <class Tile>
 struct SimtSequence {
   using T = typename Tile::T;
@@ -129,11 +129,11 @@ struct SimtSequence {
   __device__ SimtSequence(const Attention& call, const Scores<T>& score, int64_t b)
       : call(call), score(score), b(b), sequence(call.sequence(b)) {}
 
-  // What a query of a head sees.
+  // Visible keys and saved statistics of a query of a head.
   struct Query {
     Range keys;           // empty if there is no such query
-    const uint8_t* mask;  // null: no other key is masked
-    T lse, delta;         // of the backward
+    const uint8_t* mask;  // null: none
+    T lse, delta;         // backward only
   };
 
   __device__ Query query(int head, int query) const {
@@ -165,7 +165,7 @@ struct SimtSequence {
             sequence.valid_keys - first, width};
   }
 
-  // With dropout, calls body(i, kept) for the probabilities of a query and a thread's neighbouring keys.
+  // With dropout, calls body(i, kept) for the probabilities of a query and a thread's adjacent keys.
   template <class Body>
   __device__ void each_drawn(int head, int query, int first_key, Body body) const {
     if constexpr (Tile::kDropout) {
@@ -179,7 +179,8 @@ struct SimtSequence {
 
   __device__ T dropout_scale() const { return Tile::kDropout ? static_cast<T>(call.dropout.scale) : T(1); }
 
-  // Makes p of a product, and ds of a product of dy and v; a masked score makes zeros.
+  // Replaces p, a product q k, by the probability, and ds, a product dy v, by the gradient of the score; zeros if
+  // masked.
   __device__ void differentiate(const Query& query, int key, T& p, T& ds) const {
     const T value = score_of(p);
     p = exp2_((score.scaled(value) - query.lse) * T(kLog2E));
@@ -334,7 +335,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
         const auto query = of.query(sums, head, first + Tile::column(j));
-        uint32_t are_dropped = 0;  // a bit for each key
+        uint32_t are_dropped = 0;  // one bit per key
         of.each_drawn(head, first + Tile::column(j), first_key + Tile::row(0), [&](int i, bool kept) {
           ds[i][j] = kept ? ds[i][j] * of.dropout_scale() : 0;
           are_dropped |= uint32_t(!kept) << i;

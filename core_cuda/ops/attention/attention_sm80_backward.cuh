@@ -1,16 +1,17 @@
-// The backward on the tensor cores of compute capability 8.0 and later.
+// Attention's backward with mma, compute capability 8.0 and later.
 //
-// A block has a tile of keys of one head, and walks the queries that see them, tile by tile, of all query heads that
-// share the key head, in order: dk and dv are sums in its registers. A group of warps, one or two, owns rows of keys.
-// Each of its warps computes p^T and ds^T of its own queries, which are operands of its products p^T dy and ds^T q as
-// they are; two warps exchange them, and each sums half of the columns. ds is shared by all, for dq = ds k.
-// The block with the first keys stores its part of dq in the workspace; each other one adds its part after the blocks
-// with the keys before have added theirs. That order costs little: blocks with the same keys of many heads start
-// together, and those with the next keys of the same heads follow them, one tile of queries behind.
+// A block has a tile of keys of one head and loops over the tiles of queries that see them, over all query heads that
+// share the key head, in order; it accumulates dk and dv in registers. A group of one or two warps owns rows of keys.
+// Each warp computes p^T and ds^T of its own queries, which are in the operand layout of p^T dy and ds^T q. Two warps
+// of a group exchange them, and each sums half of the columns. All warps share ds, for dq = ds k.
 //
-// Limit: the tensor cores, and reads of shared memory, of which a warp with 32 keys and 32 queries makes three quarters
-// as many as one with 16 keys and 64 queries. Registers allow 8 warps at most. With so few, the tensor cores idle while
-// a tile's exponentials are computed, while its copies arrive, and while one warp works alone.
+// dq is summed in the workspace in the order of the keys, by semaphores: the block with the first keys stores, the
+// others add. This order costs little: blocks with the same keys of many heads start together, and those with the next
+// keys follow one tile of queries behind.
+//
+// Limit: the tensor cores, and reads of shared memory. A warp with 32 keys and 32 queries reads three quarters as much
+// as one with 16 keys and 64 queries. Registers allow at most 8 warps, so that exponentials, copies and the serial work
+// of one warp are not fully hidden.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -22,49 +23,49 @@
 
 namespace fusedops::cuda {
 
-// kM queries meet kN keys at a time. A block computes kOut columns of the gradients: with more, their sums would not
-// fit into registers, and another block computes the rest.
+// Tile of kM queries and kN keys. A block computes kOut columns of the gradients, as many as registers allow; another
+// block computes the rest.
 template <int kD_, int kM_, int kRowTiles_, int kGroups_, int kGroupWarps_>
 struct BackwardTile {
   static constexpr int kD = kD_, kM = kM_;
-  static constexpr int kRowTiles = kRowTiles_;  // of 16 keys, of a group
+  static constexpr int kRowTiles = kRowTiles_;  // of 16 keys per group
   static constexpr int kGroups = kGroups_, kGroupWarps = kGroupWarps_, kWarps = kGroups * kGroupWarps;
   static constexpr int kThreads = 32 * kWarps, kBlocks = 8 / kWarps;
   static constexpr int kGroupN = 16 * kRowTiles, kN = kGroupN * kGroups;
   static constexpr int kOut = kD < 128 ? kD : 128, kParts = kD / kOut;
   static constexpr int kPitch = kPitchOf<kD>, kScorePitch = kPitchOf<kM>;
 
-  // The share of a warp: its queries, kStep of which it takes at a time, and its columns of dk and dv.
+  // Queries per warp, in steps of kStep, and columns of dk and dv per warp.
   static constexpr int kWarpM = kM / kGroupWarps, kStep = kWarpM * kRowTiles < 64 ? kWarpM : 64 / kRowTiles;
   static constexpr int kWarpOut = kOut / kGroupWarps;
 
-  // The share of a warp in dq: 16 or 32 rows, and these columns.
+  // 16-row tiles and columns of dq per warp.
   static constexpr int kDqRowTiles = kM < 64 ? 1 : 2;
   static constexpr int kRowGroups = kM / 16 / kDqRowTiles, kColumns = kOut * kRowGroups / kWarps;
   static_assert(BackwardSums::kTile % kM == 0 && kM >= BackwardSums::kMinTile);
   static_assert(kParts <= BackwardSums::kMostParts && kGroupWarps <= 2 && kColumns % 32 == 0);
 
-  // Of a tile of queries: q and dy, lse and delta of their rows, and the rows of the mask.
+  // Memory of a tile of queries: q, dy, lse, delta and pointers to mask rows.
   static constexpr int kElements = 2 * kM * kPitch;
   static constexpr int kQueryBytes = kElements * 2 + kM * (2 * sizeof(float) + sizeof(const uint8_t*));
   static constexpr int kScores = kN * kScorePitch;
-  static constexpr int kScoreBytes = kScores * 2 * kGroupWarps;  // ds, and p if a group exchanges it
+  static constexpr int kScoreBytes = kScores * 2 * kGroupWarps;  // ds, and p if the warps of a group exchange it
   static constexpr int kSharedBytes = 2 * kN * kPitch * 2 + kQueryBytes + kScoreBytes + 16;
 };
 
 using BackwardTile64 = BackwardTile<64, 64, 2, 4, 1>;
 using BackwardTile128 = BackwardTile<128, 64, 2, 4, 2>;
-using BackwardTile128Small = BackwardTile<128, 32, 1, 8, 1>;  // in 100 KiB, for GPUs that have no more
+using BackwardTile128Small = BackwardTile<128, 32, 1, 8, 1>;  // for GPUs with 100 KiB of shared memory
 using BackwardTile256 = BackwardTile<256, 16, 1, 4, 1>;
 
-// A tile of keys of a head, and which columns of its gradients.
+// Work tile: a tile of keys of a key head, and part of the columns of its gradients.
 struct BackwardWork {
   int64_t sequence;  // -1: none
   int tile, key_head, part;
 };
 
-// The work of the block that starts as number `index`. The tiles of keys of a head come in order, with those of up to
-// 31 other heads between them.
+// The work tile of the block that starts as number `index`. Tiles of keys of a head are in order, interleaved with
+// those of up to 31 other heads.
 template <class Tile>
 __device__ BackwardWork backward_work(const Attention& call, int64_t index) {
   const int parts = call.key_heads * Tile::kParts;
@@ -87,7 +88,7 @@ __device__ BackwardWork backward_work(const Attention& call, int64_t index) {
   return work;
 }
 
-// How many tiles of keys before this one have a part in a tile of queries that it has a part in.
+// The number of earlier tiles of keys that add to a tile of dq.
 FUSEDOPS_HD int tiles_before(const Band& band, const Sequence& sequence, int key_tile, int kN, int first_query) {
   return key_tile - band.keys(sequence, first_query).begin / kN;
 }
@@ -103,7 +104,7 @@ __device__ void each_score(Body body) {
       for (int e = 0; e < 4; ++e) body(i, j, e, (j * kRowTiles + i) * 4 + e);
 }
 
-// Which scores of a lane are kept, a bit for each. In loops, which take fewer registers.
+// Bits of a lane's scores, 1 if visible. Not fully unrolled, to save registers.
 template <int kRowTiles, int kColumnTiles>
 __device__ uint32_t visible_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
                                    const uint8_t* const* mask_rows) {
@@ -129,7 +130,7 @@ __device__ uint32_t visible_scores(const Attention& call, const Sequence& sequen
   return visible;
 }
 
-// Makes p of products s, and ds of products dp.
+// Replaces products s by p, and products dp by ds.
 template <class T, int kRowTiles, int kColumnTiles>
 __device__ void backward_scores(const Scores<T>& score, const float* lse, const float* delta,
                                 Fragments<kRowTiles, kColumnTiles>& s, Fragments<kRowTiles, kColumnTiles>& dp) {
@@ -152,7 +153,7 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
   }
 }
 
-// Rounds scores into a tile of shared memory.
+// Stores rounded scores to a tile in shared memory.
 template <class T, int kPitch, int kRowTiles, int kColumnTiles>
 __device__ void store_scores(const Fragments<kRowTiles, kColumnTiles>& scores, T* to) {
 #pragma unroll
@@ -165,7 +166,7 @@ __device__ void store_scores(const Fragments<kRowTiles, kColumnTiles>& scores, T
             rounded_pair<T>(scores[i][j][e], scores[i][j][e + 1]);
 }
 
-// Rounds a warp's part of a gradient, which leaves through its own part of a tile in shared memory.
+// Stores a warp's rows of a gradient, rounded, through its own rows of a tile in shared memory.
 template <class T, int kRowTiles, int kColumnTiles>
 __device__ void store_gradient(Fragments<kRowTiles, kColumnTiles>& sums, float scale, T* tile, T* to, int64_t stride,
                                int rows, int width, bool aligned) {
@@ -177,8 +178,7 @@ __device__ void store_gradient(Fragments<kRowTiles, kColumnTiles>& sums, float s
   __syncwarp();
 }
 
-// A number that all lanes have alike, so that the compiler knows it, and keeps what follows from it in registers of the
-// warp.
+// Makes a value warp-uniform for the compiler, which then keeps derived values in uniform registers.
 template <class X>
 __device__ X uniform(X x) {
   return __shfl_sync(~0u, x, 0);
@@ -214,8 +214,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const Range keys{first_key, min(first_key + kN, sequence.valid_keys)};
   const Range queries = keys.is_empty() ? Range{0, 0} : call.band.queries(sequence, keys);
 
-  // Tiles of queries, of one head after the other, from the last one to the first, so that causal ones begin where all
-  // blocks of a head do.
+  // Iterates over heads, and over their tiles of queries from the last to the first: with causality all blocks of a
+  // head see the last one.
   struct Queries {
     int head, first;
   };
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   Copy copy_q(call.q.row<const T>(batch, sequence.first_query + highest, tile.head), call.q.position);
   Copy copy_dy(call.dy.row<const T>(batch, sequence.first_query + highest, tile.head), call.dy.position);
   const bool is_whole = aligned && call.dim == kD && call.dim_v == kD;
-  // Starts to copy a tile of queries, where copy_q and copy_dy are.
+  // Starts to copy the tile of queries at which copy_q and copy_dy are.
   const auto copy_queries = [&](const Queries& tile) {
     const int rows = sequence.queries - tile.first;
     if (is_whole && rows >= kM) {
@@ -263,12 +263,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       .template start<kN>(v, call.v.position, keys.end - first_key, call.dim_v, aligned);
   if (tile.head < end_head) copy_queries(tile);
   commit_copies();
-  int* last_semaphore = nullptr;  // the counter of the tile of dq that was last added to
+  int* last_semaphore = nullptr;  // of the tile of dq that was added to last
 #pragma unroll 1
   while (tile.head < end_head) {
     const int head = tile.head, first = tile.first;
     wait_for_copies<0>();
-    __syncthreads();  // the queries have arrived, and nobody reads the ds of the tile before
+    __syncthreads();  // the queries have arrived, and the previous ds has been read
 
     const int64_t dq_row = BackwardSums::dq_row(call, b, sequence, head) + first;
     int* const semaphore = sums.semaphores + 1 + dq_row / kM * Tile::kParts + part;
@@ -276,17 +276,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
     const bool are_all_visible =
         !call.has_mask && first + kM <= sequence.queries && of_all.begin <= first_key && first_key + kN <= of_all.end;
-    // Here the additions to the tile before are done. The warp that says so waits for memory, and multiplies later,
-    // while the others compute exponentials.
+    // The additions to the previous tile of dq have been issued. The warp that signals waits for memory; its products
+    // then overlap with the exponentials of the others.
     if (threadIdx.x == 0 && last_semaphore) signal(last_semaphore);
     __syncwarp();
 #pragma unroll 1
-    for (int step = kWarpM - kStep; step >= 0; step -= kStep) {  // as the tiles, from the last one on
+    for (int step = kWarpM - kStep; step >= 0; step -= kStep) {  // from the last to the first, as the tiles
       const int in_tile = in_group * kWarpM + step;
       Fragments<kRowTiles, kStepTiles> s = {}, dp = {};
       multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(s, k + group_row * kPitch, q + in_tile * kPitch);
       multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(dp, v + group_row * kPitch, dy + in_tile * kPitch);
-      uint32_t drawn = 0;  // a bit for each score
+      uint32_t drawn = 0;  // one bit per score
       if constexpr (kDropout) {
         const int64_t first_row = call.first_probability(call.row(b, sequence, head, first + in_tile));
         drawn = kept_of_keys<kRowTiles, kStepTiles>(dropout, first_row + first_key + group_row, call.keys);
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     last_semaphore = semaphore;
     int done = before == 0 ? 0 : peek(semaphore);
-    __syncthreads();  // all of ds is there, and nobody reads q and dy any more
+    __syncthreads();  // ds is complete, and q and dy have been read
 
     tile = after(tile);
     if (tile.head < end_head) {
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
     for (int i = 0; i < Tile::kDqRowTiles; ++i) {
       const DqFragment to(sums, dq_row + row + i * 16, column);
-      // The first part is stored: added to zeros, it would lose its subnormal numbers.
+      // The first tile is stored: atomic additions would flush its subnormal numbers.
       if (before == 0) {
 #pragma unroll
         for (int j = 0; j < Tile::kColumns / 8; ++j) to.store(j, dq[i][j]);
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
   }
   wait_for_copies<0>();
-  __syncthreads();  // all additions are done, and nobody reads k and v any more
+  __syncthreads();  // all additions have been issued, and k and v have been read
   if (threadIdx.x == 0 && last_semaphore) signal(last_semaphore);
 
   const int rows = sequence.keys - first_key - group_row;

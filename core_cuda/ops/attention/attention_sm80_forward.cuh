@@ -1,11 +1,11 @@
-// The forward on the tensor cores of compute capability 8.0 and later.
+// Attention's forward with mma, compute capability 8.0 and later.
 //
-// A block has a tile of queries of one head. It walks the keys that they see, a tile at a time: the scores stay in the
-// registers of the warp that owns the rows, are made probabilities there, rounded to T, and multiplied with v. While it
-// multiplies with k, the tile of v arrives, and the next one of k while it multiplies with v.
+// A block has a tile of queries of one head and loops over tiles of visible keys. Scores stay in the registers of the
+// warp that owns the rows: they become probabilities there, rounded to T, and are multiplied with v. The copy of v
+// overlaps with the product with k, the copy of the next k with the product with v.
 // Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
 //
-// Limit: the tensor cores; two or three blocks on a multiprocessor fill each other's exponentials and waits.
+// Limit: the tensor cores. Two or three blocks per multiprocessor hide each other's exponentials and waits.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -17,13 +17,13 @@ namespace fusedops::cuda {
 
 template <int kD_>
 struct ForwardTile {
-  static constexpr int kD = kD_;  // columns of q, k and v; what they do not have is zero
+  static constexpr int kD = kD_;  // features of q, k and v, padded with zeros
   static constexpr int kRowTiles =
-      kD > 128 ? 1 : 2;  // of 16 queries, of a warp: more use each fragment of k more often
+      kD > 128 ? 1 : 2;  // of 16 queries per warp: more tiles reuse each fragment of k more often
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kWarpM = 16 * kRowTiles, kM = kWarpM * kWarps;
   static constexpr int kN = kD > 128 ? 32 : kD > 64 ? 64 : 128;
-  static constexpr int kBlocks = 2;  // on a multiprocessor, at least
+  static constexpr int kBlocks = 2;  // minimum per multiprocessor
   static constexpr int kPitch = kPitchOf<kD>;
   static constexpr int kSharedBytes = (kM + 2 * kN) * kPitch * 2 + kM * sizeof(const uint8_t*);
 };
@@ -38,7 +38,7 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
     const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2);
     const Range keys = call.band.keys(sequence, first_query + in_warp);
     const uint8_t* const mask = call.has_mask ? mask_rows[in_warp] : nullptr;
-    uint32_t visible = 0;  // a bit for each score of the row; in a loop, which takes fewer registers
+    uint32_t visible = 0;  // one bit per score of the row; not unrolled, to save registers
 #pragma unroll 1
     for (int i = 0; i < Tile::kN / 4; ++i) {
       const int key = first_key + i / 2 * 8 + fragment_column(i % 2);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Copy = RowCopy<T, Tile::kD, Tile::kThreads>;
   Copy(call.q.row<const T>(batch, sequence.first_query + first_query, head), call.q.position)
       .template start<Tile::kM>(q, call.q.position, queries.end - first_query, call.dim, aligned);
-  commit_copies();  // a wait is for what was committed, and no copy of k follows where there are no keys
+  commit_copies();  // q needs its own group: without keys no copy of k follows
   int first = keys.is_empty() ? keys.end : keys.begin / Tile::kN * Tile::kN;
   Copy of_k(call.k.row<const T>(batch, sequence.first_key + first, key_head), call.k.position);
   Copy of_v(call.v.row<const T>(batch, sequence.first_key + first, key_head), call.v.position);
@@ -101,12 +101,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   if (first < keys.end) copy_k(first);
   for (; first < keys.end; first += Tile::kN) {
     wait_for_copies<0>();
-    __syncthreads();  // k has arrived, and nobody reads v any more
+    __syncthreads();  // k has arrived, and the previous v has been read
     copy_v(first);
     Fragments<Tile::kRowTiles, Tile::kN / 8> scores = {};
     multiply<Tile::kD, AlongK<kPitch>, AlongK<kPitch>>(scores, q + warp_row * kPitch, k);
     wait_for_copies<0>();
-    __syncthreads();  // v has arrived, and nobody reads k any more
+    __syncthreads();  // v has arrived, and k has been read
     if (first + Tile::kN < keys.end) copy_k(first + Tile::kN);
 
     if (!score.is_product) {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   wait_for_copies<0>();
   __syncthreads();  // q has arrived even if there was no key: its batch is free
 
-  // A row is divided by its sum, and leaves through the place where the warp's rows of q were.
+  // Divides rows by their sums and stores them through the memory of the warp's rows of q.
   T* const rows = q + warp_row * kPitch;
   visible_rows |= __shfl_xor_sync(~0u, visible_rows, 1);
   visible_rows |= __shfl_xor_sync(~0u, visible_rows, 2);

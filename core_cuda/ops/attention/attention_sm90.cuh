@@ -1,5 +1,5 @@
-// What the attention kernels for compute capability 9.x share: tiles in shared memory that the bulk tensor copy engine
-// (TMA) fills and the warpgroup products (wgmma) read, and the order in which blocks take their tasks.
+// Shared parts of the attention kernels for compute capability 9.x: tiles in shared memory for TMA and wgmma, the tile
+// scheduler, and stores of accumulators.
 #pragma once
 
 #include "core/common/exp.h"
@@ -15,18 +15,18 @@
 
 namespace fusedops::cuda::sm90 {
 
-// A product is a score, without its scale: times this factor it is an exponent of 2.
+// Scores are products q k; times this factor they are exponents of 2.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
 // Rows of `kFeatures` features. Panels of 64, or of 32 where two warpgroups have 96 features each.
 template <int kRows, int kFeatures>
 using RowTile = SwizzledTile<kRows, kFeatures, kFeatures == 192 ? 32 : 64>;
 
-// A tensor of heads for TMA, as [feature, position, head, sequence], and the boxes that fill a tile of kRows rows.
+// TMA descriptor of a tensor [feature, position, head, sequence], with boxes of tile_rows positions.
 template <class Tile>
 Status describe_rows(const HeadRows& rows, int positions, int features, int heads, int64_t sequences, int tile_rows,
                      CUtensorMap* map) {
-  // TMA checks the stride of a single element, too.
+  // TMA checks the stride of a dimension of size 1, too.
   const auto stride = [=](int64_t stride, int64_t size) {
     return static_cast<cuuint64_t>(size == 1 ? features : stride) * sizeof(uint16_t);
   };
@@ -38,7 +38,7 @@ Status describe_rows(const HeadRows& rows, int positions, int features, int head
   return boxes.describe(map);
 }
 
-// Starts the copy of the tile whose first row is at `position` of a head: the work of one thread.
+// Starts the copy of the tile that begins at `position` of a head. Called by one thread.
 template <class Tile, class T>
 __forceinline__ __device__ void load_tile(const CUtensorMap& map, uint64_t* barrier, int position, int head,
                                           int sequence, T* tile) {
@@ -48,26 +48,26 @@ __forceinline__ __device__ void load_tile(const CUtensorMap& map, uint64_t* barr
                                  panel * Tile::kPanel, position, head, sequence);
 }
 
-// A row's values are with four neighbouring threads.
+// Reduces over a row, whose values are held by a quad of threads.
 template <class Op>
 __forceinline__ __device__ float over_row(float value, Op&& op) {
   value = op(value, __shfl_xor_sync(0xffffffff, value, 1));
   return op(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
-// An accumulator, rounded: two neighbouring columns in a word. It is also the left operand of a product over them.
+// Rounds an accumulator to words of two adjacent columns, the layout of a left operand in registers.
 template <class T, int kValues>
 __forceinline__ __device__ void round_to(uint32_t (&words)[kValues / 2], const float (&values)[kValues]) {
 #pragma unroll
   for (int i = 0; i < kValues / 2; ++i) words[i] = rounded_pair<T>(values[2 * i], values[2 * i + 1]);
 }
 
-// Tiles of positions, in sequences that may be packed. The host does not know the offsets of packed ones: tile i of
-// sequence b stands at offsets[b] / kSize + b + i, which leaves room for each sequence's last tile.
+// Slots of tiles of positions, in sequences that may be packed. The host does not know packed offsets. So tile i of
+// sequence b has slot offsets[b] / kSize + b + i, which leaves room for the last tile of each sequence.
 template <int kSize>
 struct Slots {
   const int32_t* offsets;  // null: not packed
-  int tiles;               // in a sequence, or in all room there is
+  int tiles;               // slots of a sequence, or of all packed sequences
   int64_t sequences;
 
   static Slots of(const Attention& call, const int32_t* offsets, int positions, int packed) {
@@ -77,7 +77,7 @@ struct Slots {
   static Slots of_queries(const Attention& call) { return of(call, call.offsets_q, call.queries, call.packed_queries); }
   static Slots of_keys(const Attention& call) { return of(call, call.offsets_k, call.keys, call.packed_keys); }
 
-  // For one head.
+  // The number of slots of one head.
   __host__ __device__ int64_t count() const { return offsets ? tiles : tiles * sequences; }
 
   __device__ int64_t slot(int64_t b, int tile) const {
@@ -85,14 +85,14 @@ struct Slots {
   }
 
   struct Tile {
-    int sequence, tile;  // a tile beyond the sequence's end has no positions
+    int sequence, tile;  // the tile may lie beyond the end of the sequence
   };
 
-  // The tile of a slot. Of packed ones it is in the last sequence that begins at or before it. A slot before all of
-  // them, of positions that no sequence has, gets a tile without positions.
+  // The tile of a slot. A packed slot belongs to the last sequence that begins at or before it. A slot before all
+  // sequences gets a tile beyond the end.
   __device__ Tile at(int64_t slot) const {
     if (!offsets) return {static_cast<int>(slot / tiles), static_cast<int>(slot % tiles)};
-    int begin = 0, end = static_cast<int>(sequences);  // it is in there
+    int begin = 0, end = static_cast<int>(sequences);  // binary search
     while (end - begin > 1) {
       const int middle = (begin + end) / 2;
       (offsets[middle] / kSize + middle <= slot ? begin : end) = middle;
@@ -102,22 +102,20 @@ struct Slots {
   }
 };
 
-// A task: a tile of one head of one sequence.
 struct WorkTile {
   int sequence, head, tile;
 };
 
-// In which order the tasks are taken. Heads are taken in sections whose rows stay in the L2 cache. Within a section
-// come the first tiles of all its heads, then the second ones, and so on; with `last_first` the last ones come first.
-// With `to_and_fro` every other section goes the other way, and the last section goes as `last_first` says: where
-// attention is causal, the tasks before and behind a section's end then have about as much to do. Divisions are
-// multiplications, since all warps wait for them.
+// Maps an index to a work tile. Heads form sections whose rows stay in L2. A section takes the first tile of all its
+// heads, then the second, and so on; from the last to the first if `is_reversed`. If `is_serpentine`, the direction
+// alternates between sections and `is_reversed` holds for the last one, so that work tiles of causal attention have
+// similar cost across a section's end. FastDivmod, since all warps wait for the divisions.
 template <int kSize>
 class TileScheduler {
  public:
   static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int min_pairs, bool is_reversed,
                           bool is_serpentine) {
-    constexpr int64_t kCached = 24 << 20;  // of an L2 cache of 50 MB
+    constexpr int64_t kCached = 24 << 20;  // half of an L2 cache of 50 MB
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
     const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), min_pairs);
     const auto per_section = static_cast<int>(std::clamp<int64_t>(cached, 1, pairs));
@@ -150,13 +148,13 @@ class TileScheduler {
  private:
   Slots<kSize> slots_;
   cutlass::FastDivmod by_section_, by_pairs_, by_last_pairs_, by_heads_;
-  int pairs_;  // of sequence and head
+  int pairs_;  // (sequence, head); heads if packed
   int per_section_, full_sections_, last_section_;
   bool is_reversed_, is_serpentine_;
 };
 
-// A rounded accumulator to a warp's 16 rows of a tile in shared memory, from `column` on. `rows`: the first of them, in
-// the tile's first panel.
+// Stores a rounded accumulator to a warp's 16 rows of a tile in shared memory, from `column` on. `rows`: the first of
+// them, in the tile's first panel.
 template <class Tile, class T, int kWords>
 __forceinline__ __device__ void store_fragment(T* rows, int column, const uint32_t (&words)[kWords]) {
   const int lane = threadIdx.x % 32;
@@ -168,9 +166,9 @@ __forceinline__ __device__ void store_fragment(T* rows, int column, const uint32
   }
 }
 
-// The rows of a warp's accumulator, times a factor each, to global memory. They pass through a tile in shared memory,
-// from which neighbouring threads take neighbouring 16 bytes; a warp's 16 rows of it are its own. `rows` and `columns`
-// of the tile exist, and row(i) points to the first column of row i.
+// Stores the rows of a warp's accumulator, times a factor each, to global memory. They pass through the warp's 16 rows
+// of a tile in shared memory, so that adjacent threads store adjacent 16 bytes. `rows` and `columns` bound the tile;
+// row(i) points to the first column of row i.
 template <class Tile, int kValues, class T, class Row>
 __forceinline__ __device__ void store_rows(int first_row, int first_column, const float (&factors)[2],
                                            float (&values)[kValues], T* tile, int rows, int columns, Row&& row) {
@@ -182,7 +180,7 @@ __forceinline__ __device__ void store_rows(int first_row, int first_column, cons
   __syncwarp();
   store_fragment<Tile>(own_rows, first_column, words);
   __syncwarp();
-  constexpr int kVectors = 2 * kValues / 8, kRows = 32 / kVectors;  // of a row; that a warp takes at a time
+  constexpr int kVectors = 2 * kValues / 8, kRows = 32 / kVectors;  // vectors per row, rows per access of a warp
   const int lane = threadIdx.x % 32, column = first_column + lane % kVectors * 8;
   if (lane >= kRows * kVectors || column >= columns) return;
 #pragma unroll
@@ -194,7 +192,7 @@ __forceinline__ __device__ void store_rows(int first_row, int first_column, cons
   }
 }
 
-// Rows of a tile behind its last kept key become zeros: TMA may have copied those of another sequence, and 0 * NaN is
+// Zeroes the rows of a tile from `first` on: TMA may have copied rows of another sequence or padding, and 0 * NaN is
 // NaN.
 template <class Tile, class T>
 __device__ void clear_rows(T* tile, int first, int thread, int threads) {

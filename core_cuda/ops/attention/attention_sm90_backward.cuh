@@ -1,26 +1,25 @@
 // Attention's backward for 16 bits on compute capability 9.x. Limit: the tensor cores.
 //
-// A block owns a tile of keys and walks over the queries of one head that see them. One warp copies tiles of q and dy
-// into rings in shared memory. Two warpgroups have the dk and dv of 64 keys each in registers; scores and their
-// gradients are computed transposed, [keys, queries], so that both stay in registers as the left operands of these
-// sums. The gradient of the scores also goes to shared memory, for dq, a sum over keys. The sum for dk runs on while dq
-// is stored and the next tile's scores are started, so that the tensor cores do not fall idle between two tiles.
+// A block owns a tile of keys and loops over the tiles of queries of one head that see them. A producer warp copies
+// tiles of q and dy into rings in shared memory. Two consumer warpgroups hold dk and dv of 64 keys each in registers.
+// Scores and their gradients are computed transposed, [keys, queries], so that they stay in registers as left operands
+// of dk and dv. ds also goes to shared memory, for dq. The product for dk overlaps with the store of dq and the next
+// tile's scores, so that the tensor cores do not idle between two tiles.
 //
-// With more than 128 features there is room in registers for the sums of 64 keys, of which each warpgroup has half of
-// the features. Both compute the same scores: 7 products of a tile in place of 5, but nothing has to be exchanged.
+// With more than 128 features registers only suffice for 64 keys, and each warpgroup has half of the features. Both
+// compute the same scores: 7 products per tile instead of 5, but no exchange.
 //
-// dq is summed up over blocks, in float32 in global memory, and always in the order of the keys: a counter for each
-// tile of queries says whose turn it is. A warp of its own waits for the turn and has the bulk copy engine add the
-// tile. A block waits only for blocks that come before it in the grid, so that it cannot wait for one that never
-// starts. Where attention is causal, the keys are taken from the last on: each block begins with the queries beside
-// its keys, so that when it comes to those of the next block, that one is done with them.
+// dq is summed over blocks in float32 in global memory, always in the order of the keys: a dq semaphore per tile of
+// queries orders the blocks. A separate warp waits for the semaphore and adds the tile by a bulk reduction. A block
+// waits only for earlier blocks of the grid, so there is no deadlock. Causal attention takes the keys from the last on:
+// a block begins with the queries on its diagonal, and the next block has already added its dq when the block needs it.
 //
-// Heads that share keys have a block each: otherwise few key heads would leave multiprocessors idle. Their dk and dv
-// are summed up likewise, in float32 and in the order of the heads; the last one adds its own and rounds.
+// Each query head has its own block, even if heads share keys: few key heads would leave multiprocessors idle. dk and
+// dv are then summed in float32 in the order of the heads, by another semaphore; the last head rounds.
 //
-// With a mask the warp that copies leaves out the tiles of which it keeps nothing, and says which ones it brings.
+// With a mask the producer skips tiles without a visible key and passes the index of each loaded tile.
 //
-// Three kernels: the first prepares delta and the logarithms of the sums, the last rounds dq.
+// Three kernels: the first computes delta and scales lse, the last rounds dq.
 //
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
@@ -92,7 +91,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
     mask = {call, kM, kN, static_cast<char*>(workspace) + BackwardSlots(call).bytes()};
     FUSEDOPS_TRY((find_mask_tiles<kM, kN>(mask, context)));
   }
-  // While a block walks over q and dy, others of its head should find them, and the sums of dq, in the L2 cache.
+  // q, dy and the sums of dq of a section's heads should stay in L2, since all blocks of a head read them.
   const int64_t bytes_per_head = int64_t(call.queries) * (2 * 2 * kD + 4 * kD);
   const auto key_slots = Slots<kN>::of_keys(call);
   const auto scheduler =
@@ -124,7 +123,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }
 
-// The tiles by the number of features. With a mask or dropout 128 are the most: takes_sm90_backward.
+// Selects the tile by the number of features; at most 128 with a mask or dropout (takes_sm90_backward).
 template <class T, bool kBits>
 Status backward(const Attention& call, void* workspace, const Context& context) {
   const int features = BackwardSlots(call).features;

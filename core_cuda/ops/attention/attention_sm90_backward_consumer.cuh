@@ -1,12 +1,11 @@
-// The warpgroups of attention's backward on compute capability 9.x that multiply.
+// The consumer warpgroups of attention's backward on compute capability 9.x.
 #pragma once
 
 #include "ops/attention/attention_sm90_backward_tiles.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// Masked probabilities become zeros, whatever their scores. Most tiles have none. A row is a key here, a column a
-// query.
+// Zeroes masked probabilities, whatever their scores. Most tiles have none. Rows are keys, columns are queries.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::mask(
     const Attention& call, const Work& work, const Fragment& fragment, int first_key, int tile, float (&p)[kM / 2]) {
@@ -27,13 +26,13 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   }
 }
 
-// A warpgroup that computes: dk and dv of 64 keys.
+// A consumer warpgroup: dk and dv of 64 keys.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::consume(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
   const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
-  const int first_key = warpgroup % kKeyGroups * 64;  // of the tile: this warpgroup's
+  const int first_key = warpgroup % kKeyGroups * 64;  // first key of this warpgroup in the tile
   const Fragment fragment(thread % kWarpgroup);
   const int key_half = warpgroup / kKeyGroups * kKeyFeatures;
   const auto k = KeyTile::rows(shared.k, first_key), v = KeyTile::rows(shared.v, first_key);
@@ -55,7 +54,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   State state;
   uint32_t phase = 1;
   PairBits pairs;
-  // All threads write the same value, so that no barrier is needed. In shared memory it takes no registers.
+  // In shared memory to save registers. All threads write the same value, so that no barrier is needed.
   if (kBits && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
   const auto process_tile = [&](int tile) {
     const int stage = state.stage, offset = stage * QueryTile::kOffset;
@@ -66,7 +65,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
       const int loaded = shared.loaded[state.count % kLoadedTiles].x;
       tile = loaded / 2, is_tile_visible = loaded % 2;
     }
-    if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // rows of the next sequence
+    if (call.offsets_q && (tile + 1) * kM > work.sequence.queries) {  // the tile has rows of the next sequence
       const int rows = work.sequence.queries - tile * kM;
       shared.dy_ring.wait(state);
       clear_rows<QueryTile>(shared.q[stage], rows, thread, kConsumers * kWarpgroup);
@@ -78,7 +77,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
     if constexpr (kBits) pairs.load_bits(call, work, shared.mask, tile, is_tile_visible);
     wait_for<1>(dk, scores);
-    if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // last tile
+    if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // of the previous tile
 
     // p = 2^(score - lse).
     uint32_t p[kM / 4], ds[kM / 4];
@@ -106,7 +105,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
     round_to<T>(ds, slopes);
 
-    // Stores ds to shared memory. All consumers have read the ds of this stage before.
+    // All consumers have read the previous ds of this stage.
     if (warpgroup < kKeyGroups)
       store_fragment<DsTile>(shared.ds[stage] + (first_key + thread % kWarpgroup / 32 * 16) * DsTile::kPanel, 0, ds);
     cutlass::arch::fence_view_async_shared();
@@ -143,13 +142,13 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     ++state;
   };
   if constexpr (kBits)
-    for (int left = query_tiles(work).count(); left > 0; --left) process_tile(0);  // the producer names the tile
+    for (int left = query_tiles(work).count(); left > 0; --left) process_tile(0);  // the producer passes the tile
   else
     for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { process_tile(tile); });
   wait_for<0>(dk);
   if (!reduce_heads(parameters, work, shared, thread, dk, dv)) return;
 
-  // The results pass through the memory of v and k, which is free now.
+  // Results pass through the memory of v and k, which is free now.
   const int64_t b = call.batch_index(work.b), first = work.sequence.first_key + work.keys.begin;
   const int first_row = first_key + thread % kWarpgroup / 32 * 16, count = work.keys.end - work.keys.begin;
   const auto store = [&](auto& values, double factor, T* tile, const HeadRows& rows, int columns) {

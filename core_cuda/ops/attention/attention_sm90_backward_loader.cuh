@@ -1,11 +1,10 @@
-// The producer of attention's backward on compute capability 9.x.
+// The producer warp of attention's backward on compute capability 9.x.
 #pragma once
 
 #include "ops/attention/attention_sm90_backward_tiles.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// The warp that copies.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::produce(
     const Parameters& parameters, const Work& work, Shared& shared) {
@@ -23,7 +22,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto& tiles) {
     const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
     if constexpr (kBits) {
-      // The producer computes the turn, since it runs ahead of the consumers.
+      // Computed here, since the producer runs ahead of the consumers.
       const int semaphore_value = semaphore_value_at(parameters, work, tile);
       if (is_leader)
         shared.loaded[state.count % kLoadedTiles] = {2 * tile + tiles.is_all_visible(tile), semaphore_value};

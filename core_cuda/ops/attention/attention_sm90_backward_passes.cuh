@@ -1,11 +1,11 @@
-// The kernels of attention's backward on compute capability 9.x before and after the products.
+// Preprocessing and postprocessing kernels of attention's backward on compute capability 9.x.
 #pragma once
 
 #include "ops/attention/attention_sm90_backward_tiles.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// Computes delta and the scaled lse. Eight threads take a row of queries, also one behind a sequence's end.
+// Computes delta and the scaled lse, with eight threads per query, including slots behind the end of a sequence.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prepare(const Parameters& parameters) {
   const Attention& call = parameters.call;
@@ -35,7 +35,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prep
 #pragma unroll
     for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(__activemask(), delta, step);
     delta = call.delta(delta, outer, position, head);
-    // That of a row whose kept scores are all -inf stays so: -inf less -inf is NaN, as are its probabilities.
+    // lse stays -inf if all visible scores are -inf: -inf minus -inf is NaN, as are the probabilities.
     if (!call.band.keys(sequence, query).is_empty()) lse = given * static_cast<float>(kLog2E);
   }
   if (lane == 0) {
@@ -44,7 +44,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::prep
   }
 }
 
-// Rounds dq. A block takes a slot, and each thread the values that it held in the kernel of the products.
+// Rounds dq. A block takes a slot; each thread takes the values that it held in the main kernel.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::finish(const Parameters& parameters) {
   const Attention& call = parameters.call;

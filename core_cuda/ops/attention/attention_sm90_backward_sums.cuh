@@ -1,5 +1,5 @@
-// The sums of attention's backward over blocks, in float32 in global memory: dq over tiles of keys, dk and dv over
-// heads that share keys. Semaphores keep their order.
+// Sums of attention's backward over blocks, in float32 in global memory: dq over tiles of keys, dk and dv over heads
+// that share keys. Semaphores fix the order.
 #pragma once
 
 #include "core/cuda/sm90/bulk_copy.cuh"
@@ -7,7 +7,7 @@
 
 namespace fusedops::cuda::sm90 {
 
-// The warp that adds tiles of dq to global memory, each when it is its turn. One thread does it.
+// The warp that adds tiles of dq to global memory in semaphore order, with one thread.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::accumulate(
     const Parameters& parameters, const Work& work, Shared& shared) {
@@ -39,8 +39,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   });
 }
 
-// Adds up the dk and dv of heads that share keys, in their order; true for the last one, which then has the sums. All
-// others leave theirs in global memory, as the threads have them: value / 4, thread, value % 4.
+// Sums dk and dv over heads that share keys, in their order. True for the last head, which gets the sums in registers.
+// The others add theirs to global memory in thread order: value / 4, thread, value % 4.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 template <int kValues>
 __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::reduce_heads(
@@ -73,7 +73,7 @@ __forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
     return true;
   }
-  // The memory of k and v has room for one of both.
+  // The memory of k and v has room for one of dk and dv at a time.
   const auto store_sums = [&](const float (&values)[kValues], float* memory, float* to) {
 #pragma unroll
     for (int i = 0; i < kValues; i += 4)

@@ -1,20 +1,21 @@
-// The tiles, memory and parameters of attention's backward on compute capability 9.x, and the scheduler of its work:
-// which tiles of queries a block's keys see, in which order. See attention_sm90_backward.cuh.
+// Tile shapes, shared memory, parameters and work tiles of attention's backward on compute capability 9.x. See
+// attention_sm90_backward.cuh.
 #pragma once
 
 #include "ops/attention/attention_sm90_bits.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// kBits: with a mask or dropout, or both.
+// kBits: with a mask, dropout or both.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
   static constexpr int kConsumers = 2, kThreads = kWarpgroup * (1 + kConsumers);
-  static constexpr int kKeyGroups = kN / 64, kHalves = kConsumers / kKeyGroups;  // warpgroups: over keys, over features
-  static constexpr int kStages = kD > 192 ? 1 : 2;                               // of each ring
-  // dk runs on into the next tile: if its q has a place of its own, and two scores of each pair leave registers for ds.
+  static constexpr int kKeyGroups = kN / 64, kHalves = kConsumers / kKeyGroups;  // consumers along keys, along features
+  static constexpr int kStages = kD > 192 ? 1 : 2;                               // per ring
+  // True if the product for dk overlaps with the next tile. It needs a second stage of q, and registers for ds beside
+  // the next scores.
   static constexpr bool kOverlapsDk = kStages > 1 && kM == 64;
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 
@@ -23,20 +24,20 @@ struct Backward {
   using QueryTile = RowTile<kM, kD>;
   using DsTile = RowTile<kN, kM>;
 
-  // dk and dv: the warpgroups share the features where there are 64 keys. dq: they share its queries, or its features
-  // where there are 64 queries.
+  // With 64 keys the warpgroups divide the features of dk and dv. They divide the queries of dq, or its features if a
+  // tile has 64 queries.
   static constexpr int kKeyFeatures = kD / kHalves;
   static constexpr int kQueryGroups = kM / 64, kFeatureGroups = kConsumers / kQueryGroups;
   static constexpr int kQueryFeatures = kD / kFeatureGroups;
-  static constexpr int kDqValues = kM * kD / (kConsumers * kWarpgroup);  // in a thread
-  // Beside 128 features of dk and dv, there are registers for dq of 64 features: with more, wgmma would be serialized.
+  static constexpr int kDqValues = kM * kD / (kConsumers * kWarpgroup);  // per thread
+  // Beside 128 features of dk and dv, registers suffice for dq of 64 features: with more, wgmma would be serialized.
   static constexpr int kDqParts = kD > 192 ? 2 : 1, kDqPart = kDqValues / kDqParts;
 
   using QueryRing = Ring<kStages>;
   using State = RingState<kStages>;
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
-  // The producer writes an entry before the stage is free, while the entry before it may still be read.
+  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
   static constexpr int kLoadedTiles = kBits ? 2 * kStages : 1;
 
   struct alignas(1024) Shared {
@@ -45,18 +46,18 @@ struct Backward {
     alignas(1024) T q[kStages][QueryTile::kSize];
     alignas(1024) T dy[kStages][QueryTile::kSize];
     alignas(1024) T ds[kStages][DsTile::kSize];
-    alignas(128) float dq[kM * kD];  // as the threads have it: value / 4, thread, value % 4
+    alignas(128) float dq[kM * kD];  // in thread order: value / 4, thread, value % 4
     alignas(128) float lse[kStages][kM];
     alignas(128) float delta[kStages][kM];
     QueryRing q_ring, dy_ring;
-    // Tiles of queries: x is twice the number, plus 1 if the mask keeps all of the tile; y is the turn of its dq.
+    // Loaded tiles of queries: x is 2 * tile, plus 1 if the mask hides nothing of it; y is the expected dq semaphore.
     int2 loaded[kLoadedTiles];
     MaskRows mask;
     cutlass::arch::ClusterTransactionBarrier keys_full;
     cutlass::arch::ClusterBarrier dq_full, dq_empty;
   };
 
-  // Buffers between the three kernels, by slots.
+  // Buffers between the three kernels, indexed by slots.
   struct Workspace {
     static Workspace of(const Attention& call, void* memory) {
       const BackwardSlots sizes(call);
@@ -68,9 +69,9 @@ struct Backward {
       return {dq, dk_dv, lse, delta, semaphores, semaphores + sizes.count, sizes.count, sizes.shared_count};
     }
 
-    float* dq;     // sums, not yet times the scale
-    float* dk_dv;  // likewise, of heads that share keys
-    float* lse;    // in units of log 2; infinity for rows that see no key, so that their probabilities are zero
+    float* dq;     // sums without the scale
+    float* dk_dv;  // the same, for heads that share keys
+    float* lse;    // in units of log 2; infinity for rows without a visible key: their probabilities are zero
     float* delta;
     int* dq_semaphores;     // the number of tiles of keys that have added to a tile of dq
     int* dk_dv_semaphores;  // the number of heads that have added to a tile of dk and dv
@@ -84,7 +85,7 @@ struct Backward {
     Slots<kM> slots;
     Slots<kN> key_slots;
     Workspace workspace;
-    MaskTiles mask;  // nothing without a mask
+    MaskTiles mask;  // empty without a mask
     float factor;
   };
 
@@ -92,8 +93,8 @@ struct Backward {
 
   struct Work {
     Sequence sequence;
-    Range keys;     // of the tile
-    Range queries;  // as tiles of kM, that see some of them
+    Range keys;     // positions
+    Range queries;  // tiles of kM that see some of the keys
     int b, head, key_head;
     Tiles tiles;
   };
@@ -115,8 +116,7 @@ struct Backward {
     return work;
   }
 
-  // The same, known to the compiler to be so for all threads of a warp: it then keeps it, and what follows from it, out
-  // of the registers that the sums need.
+  // Makes the work tile warp-uniform for the compiler, which then keeps derived values in uniform registers.
   static __device__ Work uniform(Work work) {
     for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.valid_keys, &work.keys.begin,
                        &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head, &work.key_head})
@@ -129,15 +129,14 @@ struct Backward {
     return {begin, end < work.sequence.queries ? end : work.sequence.queries};
   }
 
-  // Most masks of pairs are causal, and for the others it makes no difference.
+  // Most masks are causal, and for others the direction makes no difference.
   static __host__ __device__ bool is_reversed(const Attention& call) { return call.band.causal || call.has_mask; }
 
-  // The tiles of queries that see the block's keys.
   static __forceinline__ __device__ auto query_tiles(const Work& work) {
     return work.tiles.queries(work.keys.begin / kN, work.queries);
   }
 
-  // The number of tiles of keys that add to the dq of a tile of queries before this block.
+  // The number of tiles of keys that add to a tile of dq before this block does.
   static __forceinline__ __device__ int semaphore_value_at(const Parameters& parameters, const Work& work, int tile) {
     const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
     const int here = work.keys.begin / kN;
@@ -146,7 +145,7 @@ struct Backward {
     return work.tiles.keys(tile, earlier).count();
   }
 
-  // Calls body(tile of queries, its slot, tiles), in the order in which all warps take them.
+  // Calls body(query tile, its slot, tiles) in order.
   template <class Body>
   static __forceinline__ __device__ void for_each_query_tile(const Parameters& parameters, const Work& work,
                                                              Body&& body) {
@@ -156,18 +155,18 @@ struct Backward {
       body(tile, first + tile, tiles);
   }
 
-  // attention_sm90_backward_loader.cuh: the warp that copies tiles.
+  // attention_sm90_backward_loader.cuh
   static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared);
 
-  // attention_sm90_backward_sums.cuh: sums over blocks, in their order.
+  // attention_sm90_backward_sums.cuh
   static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared);
   template <int kValues>
   static __forceinline__ __device__ bool reduce_heads(const Parameters& parameters, const Work& work, Shared& shared,
                                                       int thread, float (&dk)[kValues], float (&dv)[kValues]);
 
-  // The pairs of a tile's queries with a warp's keys that a mask and dropout keep, as bits.
+  // Bits of the (query, key) pairs of a warp: visible by the mask, and kept by dropout.
   struct PairBits {
-    // Finds the bits of a tile while its scores are computed. Queries behind the last one have no probability.
+    // Loads the bits of a tile while its scores are computed. Queries behind the last one have no mask or draw.
     __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, const MaskRows& mask, int tile,
                                               bool is_tile_visible) {
       const int warp = (threadIdx.x - kWarpgroup) / 32 % (4 * kKeyGroups), key = work.keys.begin + warp * 16;
@@ -191,16 +190,16 @@ struct Backward {
     }
 
     bool are_all_visible;
-    ColumnBits<kM> visible, drawn;  // kept by the mask, unless all are
+    ColumnBits<kM> visible, drawn;  // `visible` is unset if are_all_visible
   };
 
-  // attention_sm90_backward_consumer.cuh: the warpgroups that multiply.
+  // attention_sm90_backward_consumer.cuh
   static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared);
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
                                               int first_key, int tile, float (&p)[kM / 2]);
 
-  // attention_sm90_backward_passes.cuh: the kernels before and after the products.
-  static constexpr int kLanes = 8;  // of a row, in prepare()
+  // attention_sm90_backward_passes.cuh
+  static constexpr int kLanes = 8;  // lanes per row in prepare()
   static __device__ void prepare(const Parameters& parameters);
   static __device__ void finish(const Parameters& parameters);
 

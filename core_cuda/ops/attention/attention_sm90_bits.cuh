@@ -1,7 +1,6 @@
-// Masks and dropout on compute capability 9.x: which scores of a tile are kept, as bits. Neighbouring keys of a query
-// are one lane's: it reads their bytes of the mask at once, or draws for them, and hands the bits to the lanes that
-// have the scores. A kernel before finds the tiles of which a mask keeps nothing, which are skipped, or everything,
-// whose bits nobody reads.
+// Bit masks of the scores of a tile for masks and dropout on compute capability 9.x. One lane loads the mask bytes of
+// adjacent keys of a query, or draws for them, and hands the bits to the lanes that hold the scores. A preprocessing
+// kernel classifies tiles: those without a visible key are skipped, and the mask of fully visible ones is not read.
 #pragma once
 
 #include "ops/attention/attention_dropout.cuh"
@@ -9,19 +8,19 @@
 
 namespace fusedops::cuda::sm90 {
 
-// A bit for each of 32 numbers: whether it is in the range.
+// Bit i of 32 is set if i is in the range.
 __device__ inline uint32_t bits_of(Range range) {
   const auto below = [](int end) { return end <= 0 ? 0u : end >= 32 ? ~0u : (1u << end) - 1; };
   return below(range.end) & ~below(range.begin);
 }
 
-// A bit for each of four bytes: whether it is not zero.
+// Bit i of 4 is set if byte i is not zero.
 __device__ inline uint32_t bits_of_bytes(uint32_t bytes) {
-  bytes |= bytes >> 4, bytes |= bytes >> 2, bytes |= bytes >> 1;  // a byte's lowest bit: any of its bits
+  bytes |= bytes >> 4, bytes |= bytes >> 2, bytes |= bytes >> 1;  // ORs all bits of a byte into its lowest one
   return (bytes & 0x01010101) * 0x01020408 >> 24;
 }
 
-// The rows of the mask for a head of a sequence.
+// Mask rows of a head of a sequence.
 struct MaskRows {
   const uint8_t* first;
   int64_t stride;
@@ -33,10 +32,10 @@ struct MaskRows {
     first = call.mask.row(row);
     stride = sequence.queries > 1 ? call.mask.row(row + 1) - first : 0;
     has_columns = call.mask.has_columns();
-    is_aligned = call.keys % 16 == 0 && reinterpret_cast<uintptr_t>(first) % 16 == 0;  // so are the other rows then
+    is_aligned = call.keys % 16 == 0 && reinterpret_cast<uintptr_t>(first) % 16 == 0;  // then all rows are aligned
   }
 
-  // A bit for each of kCount keys, at a multiple of 16: whether the mask keeps it. Not of keys at or behind `end`.
+  // Bits of kCount keys from `key` on, a multiple of 16: 1 if visible. Bits of keys from `end` on are undefined.
   template <int kCount>
   __device__ uint32_t visible(int query, int key, int end) const {
     const uint8_t* const row = first + query * stride;
@@ -59,7 +58,7 @@ struct MaskRows {
   }
 };
 
-// Finds what the mask keeps of each tile of kM queries and kN keys. A warp has a tile. Limit: reading the mask once.
+// Classifies tiles of kM queries and kN keys, one per warp. Limit: reading the mask once.
 template <int kM, int kN>
 __global__ void __launch_bounds__(256) attention_mask_tiles(const __grid_constant__ MaskTiles tiles) {
   begin_kernel();
@@ -100,7 +99,7 @@ Status find_mask_tiles(const MaskTiles& tiles, const Context& context) {
   return launch(context, attention_mask_tiles<kM, kN>, Grid{(tiles.count() + kWarps - 1) / kWarps, 32 * kWarps}, tiles);
 }
 
-// Tiles in a row, without a mask.
+// The tiles of a range, without a mask.
 struct AllTiles {
   __device__ Range visible() const { return range; }
   __device__ int before(int tile) const { return tile - 1; }
@@ -110,17 +109,17 @@ struct AllTiles {
   Range range;
 };
 
-// The tiles in a row of which the mask keeps something. A warp asks together, and looks at 32 tiles at a time.
+// The tiles of a range that have a visible pair. Called by whole warps, which load 32 tiles at a time.
 class VisibleTiles {
  public:
   VisibleTiles() = default;
   __device__ VisibleTiles(const uint8_t* first, int stride, Range range)
       : first_(first), stride_(stride), range_(range) {}
 
-  // From the first one to the last.
+  // The range from the first such tile to the last.
   __device__ Range visible() { return {after(range_.begin - 1), before(range_.end) + 1}; }
 
-  // The last one before a tile, or the range's begin - 1.
+  // The last such tile before `tile`, or the range's begin - 1.
   __device__ int before(int tile) {
     for (int at = tile - 1; at >= range_.begin; at = at / 32 * 32 - 1) {
       load_word(at / 32);
@@ -129,7 +128,7 @@ class VisibleTiles {
     return range_.begin - 1;
   }
 
-  // The first one behind a tile, or the range's end.
+  // The first such tile after `tile`, or the range's end.
   __device__ int after(int tile) {
     for (int at = tile + 1; at < range_.end; at = at / 32 * 32 + 32) {
       load_word(at / 32);
@@ -147,7 +146,7 @@ class VisibleTiles {
     return count;
   }
 
-  // Whether the mask keeps everything of the tile that was found last.
+  // True if the mask hides nothing of the tile that was found last.
   __device__ bool is_all_visible(int tile) const { return all_ >> (tile % 32) & 1; }
 
  private:
@@ -168,7 +167,7 @@ class VisibleTiles {
   uint32_t some_, all_;
 };
 
-// The tiles of one head of one sequence.
+// Classified tiles of one head of one sequence.
 class HeadTiles {
  public:
   HeadTiles() = default;
@@ -177,7 +176,7 @@ class HeadTiles {
         query_stride_(tiles.query_stride()),
         key_stride_(tiles.key_stride()) {}
 
-  // Of keys in a range for a tile of queries, and of queries for a tile of keys.
+  // Tiles of keys in a range for a tile of queries, and tiles of queries for a tile of keys.
   __device__ VisibleTiles keys(int query_tile, Range range) const {
     return {first_ ? first_ + int64_t(query_tile) * query_stride_ : nullptr, key_stride_, range};
   }
@@ -190,7 +189,7 @@ class HeadTiles {
   int query_stride_, key_stride_;
 };
 
-// Without a mask.
+// HeadTiles without a mask.
 struct AllHeadTiles {
   AllHeadTiles() = default;
   __device__ AllHeadTiles(const MaskTiles&, const Attention&, int, int) {}
@@ -199,12 +198,12 @@ struct AllHeadTiles {
   __device__ AllTiles queries(int, Range range) const { return {range}; }
 };
 
-// The forward's: each lane of a quad has 32 of the kColumns keys of both of its rows.
+// Bits in the forward: each lane of a quad has 32 of the kColumns keys of both of its rows.
 template <int kColumns>
 struct RowBits {
   uint32_t own[2];
 
-  // Calls body(i, kept) for each value of an accumulator.
+  // Calls body(i, bit) for each value of an accumulator.
   template <class Body>
   __forceinline__ __device__ void each(Body&& body) const {
     const int pair = threadIdx.x % 4 * 2;
@@ -221,15 +220,14 @@ struct RowBits {
   }
 };
 
-// The backward's, where a row is a key and a column a query: a lane has the 16 keys of its warp for every 32nd query,
-// two queries in each word.
+// Bits in the backward, for scores [keys, queries]: a lane has the 16 keys of its warp for every 32nd query, two
+// queries per word.
 template <int kQueries>
 struct ColumnBits {
   static constexpr int kWords = kQueries / 64;
   uint32_t own[kWords] = {};
 
-  // `bits` of the 16 keys, of the lane's own query of each 32. kAtOnce: 2 has both loads of a mask in flight, 1 takes
-  // fewer registers.
+  // bits(query) returns the bits of the 16 keys. kAtOnce: 2 has both loads of a mask in flight, 1 saves registers.
   template <int kAtOnce, class Bits>
   __forceinline__ __device__ void find(Bits&& bits) {
 #pragma unroll

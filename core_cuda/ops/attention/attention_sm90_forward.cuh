@@ -1,12 +1,12 @@
-// Attention's forward for 16 bits on compute capability 9.x. Limit: the tensor cores, and beside them the units that
-// compute exponentials, so that both must work at once.
+// Attention's forward for 16 bits on compute capability 9.x. Limit: the tensor cores and, overlapped with them, the
+// units for exponentials.
 //
-// One warp copies tiles of k and v into a ring in shared memory, by TMA, and runs ahead into the next task. Each of the
-// warpgroups behind it has 64 queries: it starts the scores of the next tile of keys, then the product of the last
-// tile's probabilities with its values, and computes exponentials while they run. The warpgroups take turns, so that
-// one computes exponentials while another's products run.
+// A producer warp copies tiles of k and v into rings in shared memory through TMA and runs ahead into the next work
+// tile. Each consumer warpgroup has 64 queries. It issues the scores of the next tile of keys and the product of the
+// previous tile's probabilities with its values, and computes exponentials while they run. The warpgroups alternate
+// (ping-pong scheduling), so that one computes exponentials while another's products run.
 //
-// With a mask the warp that copies leaves out the tiles of which it keeps nothing, and says which ones it brings.
+// With a mask the producer skips tiles without a visible key and passes the index of each loaded tile.
 //
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace fusedops::cuda::sm90 {
 
-// kBits: with a mask or dropout, or both.
+// kBits: with a mask, dropout or both.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kBits>
 struct Forward {
   using T = Value;
@@ -24,16 +24,16 @@ struct Forward {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
 
   using QTile = RowTile<kM, kD>;
-  using KeyTile = RowTile<kN, kD>;  // of k, and of v
+  using KeyTile = RowTile<kN, kD>;  // of k and of v
   static constexpr uint32_t kKeyBytes = KeyTile::kSize * sizeof(T);
 
   using KeyRing = Ring<kStages>;
   using State = RingState<kStages>;
 
-  // The producer writes an entry before the stage is free, while the entry before it may still be read.
+  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
   static constexpr int kLoadedTiles = kBits ? 2 * kStages : 1;
 
-  // For y beside q; otherwise y takes q's place.
+  // True if shared memory has room for y beside q; otherwise y takes the memory of q.
   static constexpr bool kHasYBuffer = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
 
   struct alignas(1024) Shared {
@@ -42,7 +42,7 @@ struct Forward {
     alignas(1024) T k[kStages][KeyTile::kSize];
     alignas(1024) T v[kStages][KeyTile::kSize];
     KeyRing k_ring, v_ring;
-    int loaded[kLoadedTiles];  // tiles of keys: twice the number, plus 1 if the mask keeps all of the tile
+    int loaded[kLoadedTiles];  // 2 * tile of keys, plus 1 if the mask hides nothing of it
     cutlass::arch::ClusterTransactionBarrier q_full;
     cutlass::arch::ClusterBarrier q_empty;
   };
@@ -51,13 +51,13 @@ struct Forward {
     Attention call;
     CUtensorMap q, k, v;
     TileScheduler<kM> scheduler;
-    MaskTiles mask;  // nothing without a mask
+    MaskTiles mask;  // empty without a mask
     float factor;
   };
 
   struct Work {
     Sequence sequence;
-    Range queries, keys;  // of the tile; its keys as tiles of kN, from the first that is kept to the last
+    Range queries, keys;  // positions; tiles of kN, from the first visible one to the last
     int b, head;
   };
 
@@ -67,7 +67,7 @@ struct Forward {
     return Tiles(parameters.mask, parameters.call, work.b, work.head).keys(work.queries.begin / kM, range);
   }
 
-  // The work of a task: none if there are no queries.
+  // Has no queries if the work tile lies beyond the end of its sequence.
   static __forceinline__ __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
     const WorkTile work_tile = parameters.scheduler.work_tile(index);
@@ -80,8 +80,8 @@ struct Forward {
     return work;
   }
 
-  // Calls body(work) for the tasks of this block. Rounds over the blocks go to and fro, so that none always gets the
-  // longest of a round.
+  // Calls body(work) for the work tiles of this block. The direction of rounds over the blocks alternates, to balance
+  // the load.
   template <class Body>
   static __forceinline__ __device__ void for_each_work_tile(const Parameters& parameters, Body&& body) {
     const int blocks = gridDim.x, block = blockIdx.x;
@@ -90,7 +90,7 @@ struct Forward {
       body(work(parameters, first + place));
   }
 
-  // The warp that copies: the tiles of keys from the last on, and the values of each after the next one's keys.
+  // The producer warp: loads tiles of k from the last on, and each tile of v after the next tile of k.
   static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared) {
     const Attention& call = parameters.call;
     const bool is_leader = threadIdx.x % 32 == 0;
@@ -133,12 +133,12 @@ struct Forward {
     });
   }
 
-  // A warpgroup's share of a task's softmax: two rows in each thread.
+  // Online softmax of two rows per thread.
   struct Softmax {
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-    // Turns scores into probabilities without their denominator. What was summed up before must be multiplied by the
-    // result. A maximum stands for 2^(max * factor), and the product is rounded once for all terms of the row.
+    // Replaces scores by exponentials relative to the new maximum. The caller multiplies y by `rescale`. max * factor
+    // is rounded once for all terms of a row.
     template <int kValues>
     __forceinline__ __device__ void step(float (&scores)[kValues], float factor, float (&rescale)[2]) {
       float before[2] = {max[0], max[1]};
@@ -148,7 +148,7 @@ struct Forward {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         max[r] = over_row(max[r], [](float a, float b) { return fmaxf(a, b); });
-        offset[r] = max[r] == -INFINITY ? 0 : max[r] * factor;  // a row with nothing kept yet
+        offset[r] = max[r] == -INFINITY ? 0 : max[r] * factor;  // no visible key yet
         rescale[r] = exp2_or_zero(before[r] * factor - offset[r]);
         sum[r] *= rescale[r];
       }
@@ -160,7 +160,7 @@ struct Forward {
     }
   };
 
-  // What a thread knows of the pairs of its two queries with keys; nothing without a mask or dropout.
+  // Visibility of the (query, key) pairs of a thread; empty without a mask or dropout.
   struct NoPairBits {
     __device__ NoPairBits(const Attention&, const Work&, const Fragment&, int) {}
     __device__ void load_bits(const Attention&, const Work&, int, bool) {}
@@ -172,8 +172,7 @@ struct Forward {
         : mask(call, work.b, work.sequence, work.head),
           first_query(work.queries.begin + warpgroup * 64 + fragment.first_row) {}
 
-    // Finds what is kept in a tile, while its scores are computed; nothing is left to find if a mask keeps all of it
-    // and every query sees it.
+    // Loads the bits of a tile while its scores are computed. Not needed if all pairs are visible.
     __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
       are_all_visible = is_tile_visible && fully_visible_tiles(call, work).has(tile);
       if (are_all_visible) {
@@ -202,7 +201,7 @@ struct Forward {
       return drawn;
     }
 
-    // Whether some key of a row is kept.
+    // True if a key of the row is visible.
     __device__ bool has_visible(int r) const {
       uint32_t bits = any[r] | __shfl_xor_sync(0xffffffff, any[r], 1);
       return bits | __shfl_xor_sync(0xffffffff, bits, 2);
@@ -213,13 +212,13 @@ struct Forward {
     MaskRows mask;
     int first_query;
     bool are_all_visible;
-    RowBits<kN> visible;  // unless all are
+    RowBits<kN> visible;  // unset if are_all_visible
     uint32_t any[2] = {};
   };
 
   using PairBits = std::conditional_t<kBits, MaskedPairBits, NoPairBits>;
 
-  // A warpgroup that computes.
+  // A consumer warpgroup.
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
@@ -252,7 +251,7 @@ struct Forward {
       shared.k_ring.wait(k_state);
       multiply<T, /*kAdds=*/false>(q, k + k_state.stage * KeyTile::kOffset, scores);
     };
-    // The tile whose scores were started, and what is kept of it.
+    // Loads the bits of the tile whose scores were issued last, and returns the tile.
     const auto load_bits = [&](int expected) {
       const int loaded = kBits ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected;
       pairs.load_bits(call, work, loaded / 2, loaded % 2);
@@ -285,11 +284,11 @@ struct Forward {
       release(shared.k_ring, k_state);
       if (kHasYBuffer && tile == work.keys.begin) release_q();
     };
-    bool adds = false;  // a product with values is on its way
+    bool adds = false;  // true if a product with v is in flight
     const auto finish_values = [&] {
       wait_for<0>(y);
       if (adds) release(shared.v_ring, v_state);
-      // Maxima seldom grow after the first tiles.
+      // Skips the rescaling of y, since maxima seldom grow after the first tiles.
       if (__any_sync(0xffffffff, rescale[0] != 1 || rescale[1] != 1)) {
 #pragma unroll
         for (int i = 0; i < kD / 2; ++i) y[i] *= rescale[i / 2 % 2];
@@ -297,8 +296,8 @@ struct Forward {
       round_to<T>(p, scores);
     };
     int tile = work.keys.end - 1;
-    // The wait comes first: behind the exponentials in one straight piece of code, the compiler would move it before
-    // them, and they would not run beside the products.
+    // The wait is at the beginning of the loop body: after the exponentials, the compiler would move it before them,
+    // and they would not overlap with the products.
     const auto process_tiles_down_to = [&](int last, auto is_masked) {
       while (tile > last) {
         finish_values();
@@ -328,7 +327,7 @@ struct Forward {
     clear_invalid_values(parameters, work, tile, shared, v_state, thread);
     if constexpr (!kBits) {
       process_tiles_down_to(whole.end, std::true_type{});
-      process_tiles_down_to(whole.begin, std::false_type{});  // a loop of its own, instead of a branch in it
+      process_tiles_down_to(whole.begin, std::false_type{});  // a separate loop without the mask
     }
     process_tiles_down_to(work.keys.begin, std::true_type{});
     finish_values();
@@ -346,14 +345,14 @@ struct Forward {
 
   static __device__ void sync(int warpgroup) { cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + warpgroup); }
 
-  // The tiles of keys that every query of the tile sees.
+  // Tiles of keys that are visible to every query of the work tile.
   static __forceinline__ __device__ Range fully_visible_tiles(const Attention& call, const Work& work) {
     const Range keys = call.band.keys_of_all(work.sequence, work.queries);
     const auto within = [&](int tile) { return tile < work.keys.begin ? work.keys.begin : tile; };
     return {within((keys.begin + kN - 1) / kN), within(keys.end / kN)};
   }
 
-  // Masked scores become -inf.
+  // Replaces masked scores by -inf.
   static __forceinline__ __device__ void mask(const Parameters& parameters, const Work& work, const Fragment& fragment,
                                               int warpgroup, int tile, float (&scores)[kN / 2]) {
     const Attention& call = parameters.call;
@@ -371,7 +370,7 @@ struct Forward {
     }
   }
 
-  // Values behind the last kept key may be anything.
+  // Values behind the last valid key may be NaN.
   static __forceinline__ __device__ void clear_invalid_values(const Parameters& parameters, const Work& work, int tile,
                                                               Shared& shared, const State& v_state, int thread) {
     const int valid = work.sequence.valid_keys - tile * kN;
@@ -381,7 +380,7 @@ struct Forward {
     sync(thread / kWarpgroup);
   }
 
-  // Turns of the warpgroups: the products of one are started while the others compute exponentials.
+  // Ping-pong scheduling: one warpgroup issues its products while the others compute exponentials.
   static __device__ void wait_for_turn(int warpgroup) {
     if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::sync(2 * kWarpgroup, warpgroup);
   }
@@ -389,7 +388,7 @@ struct Forward {
     if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup, (warpgroup + 1) % kConsumers);
   }
 
-  // y / sum, and the logarithm of the sum. A row with nothing kept is zeros; one whose kept scores are all -inf is NaN.
+  // Stores y / sum and lse. A row without a visible key is zeros; one whose visible scores are all -inf is NaN.
   static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
                                                int thread, const Softmax& softmax, const PairBits& pairs,
                                                float (&y)[kD / 2], T* tile) {
@@ -413,7 +412,7 @@ struct Forward {
                       [&](int row) { return y_rows + row * call.y.position; });
   }
 
-  // Of queries that see no key.
+  // Stores the result of queries that see no key.
   static __device__ void store_zeros(const Parameters& parameters, const Work& work, int thread) {
     const Attention& call = parameters.call;
     const int vectors = call.dim_v / 8, count = work.queries.end - work.queries.begin;
@@ -460,7 +459,7 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
     mask = {call, Kernel::kM, Kernel::kN, workspace};
     FUSEDOPS_TRY((find_mask_tiles<Kernel::kM, Kernel::kN>(mask, context)));
   }
-  constexpr int kMinPairs = 16;  // leaves several blocks to a head, which read its keys at the same time
+  constexpr int kMinPairs = 16;  // several blocks then read the keys of a head at the same time
   typename Kernel::Parameters parameters{.call = call, .mask = mask, .factor = factor_of(call)};
   parameters.scheduler = TileScheduler<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                                                        int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group,
@@ -479,11 +478,11 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
                 parameters);
 }
 
-// Whether tiles of 128 queries suit few positions better than those of 192: of these more rows are behind the last
-// query, and more pairs above the diagonal, but their three warpgroups compute a pair in 0.8 of the time of two. Bits
-// of results are the same. How long packed sequences are is not known here.
+// True if tiles of 128 queries are faster than tiles of 192. The larger ones compute more rows behind the last query
+// and more pairs above the diagonal, but each pair in 0.8 of the time. Both give the same bits. The lengths of packed
+// sequences are unknown here.
 inline bool has_small_tiles(const Attention& call) {
-  constexpr int kMaxQueries = 2048, kKeys = 128;  // more have too few such pairs
+  constexpr int kMaxQueries = 2048, kKeys = 128;  // more queries have too few wasted pairs
   if (call.offsets_q || call.band.window || call.queries > kMaxQueries) return false;
   const auto pairs = [&](int rows) {
     int64_t pairs = 0;
@@ -497,8 +496,8 @@ inline bool has_small_tiles(const Attention& call) {
   return 5 * pairs(128) < 4 * pairs(192);
 }
 
-// The tiles by the number of features: as many queries as the warpgroups have registers for, and as many keys as leave
-// room for the probabilities beside the scores.
+// Selects the tile by the number of features: as many queries as registers allow, and as many keys as leave room for
+// the probabilities beside the scores.
 template <class T, bool kBits>
 Status forward(const Attention& call, void* workspace, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);

@@ -1,9 +1,9 @@
-// Few queries over many keys, as in the decoding of a text. The queries of all heads that share a key head are rows of
-// one tile, so that k and v are read once; the keys are cut into splits, each for a block, so that there are enough
-// blocks for any GPU; a second kernel joins the splits' results in their order.
+// Split-KV attention for few queries over many keys, as in decoding. The queries of all heads that share a key head are
+// rows of one tile, so that k and v are read once. Each block has one split of the keys; a second kernel combines the
+// splits in order.
 //
-// Each warp of a block has keys of its own, and a ring of stages that only it fills and reads: no warp waits for
-// another before the end, where their results are joined. Limit: reading k and v.
+// Each warp of a block has its own keys and its own ring of stages, so that warps synchronize only at the end, where
+// their results are combined. Limit: reading k and v.
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"
@@ -11,18 +11,18 @@
 namespace fusedops::cuda {
 namespace {
 
-// kAlone: for long splits, with all shared memory of a multiprocessor of compute capability 9.0. Short ones are over
-// before a block's copies are in full flow, so that several blocks share a multiprocessor.
+// kOwnsMultiprocessor: a block uses all shared memory of a multiprocessor of compute capability 9.0, for long splits.
+// Short splits end before the pipeline is full, so that several blocks share a multiprocessor.
 template <int kD_, bool kOwnsMultiprocessor>
 struct SplitTile {
   static constexpr int kD = kD_;
-  static constexpr int kRows = 16, kN = 16;  // rows of a block, keys of a warp at a time
+  static constexpr int kRows = 16, kN = 16;  // rows of a block, keys of a stage
   static constexpr int kWarps = (kOwnsMultiprocessor ? 2 : 1) * (kD > 128 ? 2 : 4), kThreads = 32 * kWarps;
   static constexpr int kStages = (kD > 64 ? 2 : 4) * (kOwnsMultiprocessor ? 3 : 2) / 2;
   static constexpr int kPitch = kPitchOf<kD>, kStage = 2 * kN * kPitch;  // elements of a stage: k, then v
   static constexpr int kRingBytes = kWarps * kStages * kStage * 2;
   static constexpr int kSharedBytes = kRows * kPitch * 2 + kRingBytes;
-  // What the warps leave at the end takes the place of the rings.
+  // The results of the warps reuse the memory of the rings.
   static_assert(kWarps * kRows * (kD + 2) * 4 <= kRingBytes);
 };
 
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   T* const rings = q + Tile::kRows * kPitch;
   const int warp = threadIdx.x / 32;
 
-  // Neighbouring blocks share keys, or have neighbouring heads of the same keys, which lie side by side.
+  // Neighbouring blocks share keys, or have adjacent heads of the same key positions.
   int64_t index = blockIdx.x;
   const int first_row = static_cast<int>(index % row_tiles) * Tile::kRows;
   index /= row_tiles;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     return call.row(b, sequence, head_of(row), query_of(row)) * splits.count + split;
   };
 
-  // Of the split's keys, those that some row sees.
+  // Keys of the split that are visible to some row.
   const Range visible = call.band.keys(sequence, Range{query_of(0), query_of(rows - 1) + 1});
   const Range keys{max(visible.begin, split * splits.keys), min(visible.end, (split + 1) * splits.keys)};
   if (keys.is_empty()) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   commit_copies();
 
   T* const ring = rings + warp * Tile::kStages * Tile::kStage;
-  int first = keys.begin + warp * kN;  // of the keys that this warp has next
+  int first = keys.begin + warp * kN;  // next keys of this warp
   using Copy = RowCopy<T, kD, 32>;
   Copy of_k(call.k.row<const T>(b, first, key_head), call.k.position);
   Copy of_v(call.v.row<const T>(b, first, key_head), call.v.position);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   wait_for_copies<Tile::kStages - 1>();
   __syncthreads();  // q has arrived
 
-  // Of the two rows of this lane.
+  // Visible keys and mask of the two rows of this lane.
   Range row_keys[2];
   const uint8_t* mask[2];
 #pragma unroll
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   }
   OnlineSoftmax<1> softmax;
   Fragments<1, kD / 8> y = {};
-  uint32_t any = 0;  // a bit for each row
+  uint32_t any = 0;  // one bit per row with a visible key
   int reading = 0, writing = Tile::kStages - 1;
   for (; first < keys.end; first += kStep) {
     copy_keys(first + (Tile::kStages - 1) * kStep, writing);
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(Tile::kThreads)
       }
     softmax.add(scores, y, score.factor);
     multiply_scores<AlongRows<kPitch>>(y, scores, k + kN * kPitch);
-    __syncwarp();  // nobody reads the keys any more
+    __syncwarp();  // the keys have been read
     reading = reading + 1 == Tile::kStages ? 0 : reading + 1;
     writing = writing + 1 == Tile::kStages ? 0 : writing + 1;
   }
   wait_for_copies<0>();
-  __syncthreads();  // nobody needs the rings any more
+  __syncthreads();  // the rings are free
 
   float* const warp_partials = reinterpret_cast<float*>(rings);  // [warp, row, column]
   Splits::State* const states = reinterpret_cast<Splits::State*>(warp_partials + Tile::kWarps * Tile::kRows * kD);
@@ -167,16 +167,15 @@ __global__ void __launch_bounds__(Tile::kThreads)
 }
 
 constexpr int kCombineWarps = 8, kCombineThreads = 32 * kCombineWarps;
-static_assert(kCombineThreads >= Splits::kMaxSplits &&
-              kCombineThreads >= 256);  // a thread for each split, and each column
+static_assert(kCombineThreads >= Splits::kMaxSplits && kCombineThreads >= 256);  // one thread per split, and per column
 
-// A block joins the splits of one row.
+// Combines the splits of one row per block.
 template <class T>
 __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
   begin_kernel();
   extern __shared__ int4 shared[];
-  float* const shares = reinterpret_cast<float*>(shared);    // of the splits; negative: none of its keys is kept
+  float* const shares = reinterpret_cast<float*>(shared);    // per split; negative if it has no visible key
   float* const warp_partials = shares + Splits::kMaxSplits;  // [warp], then [warp, column]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x;
@@ -208,7 +207,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   }
   __syncthreads();
 
-  // Each warp adds neighbouring splits, then the first ones add the warps' sums.
+  // Each warp adds adjacent splits, then the first threads add the sums of the warps.
   const int per_warp = (splits.count + kCombineWarps - 1) / kCombineWarps;
   const int begin = warp * per_warp, end = min(begin + per_warp, splits.count);
   for (int column = lane * 4; column < splits.pitch; column += 128) {

@@ -1,4 +1,4 @@
-// Which tile of queries or keys a block has, and how rows of heads come into shared memory and leave it.
+// Work tiles of the simt and sm80 kernels, and copies of rows of heads between global and shared memory.
 #pragma once
 
 #include "core/cuda/async_copy.cuh"
@@ -10,20 +10,20 @@ inline int64_t tiles_of(int64_t size, int tile) { return (size + tile - 1) / til
 
 // A tile of one sequence.
 struct SequenceTile {
-  int64_t sequence;  // -1: there is none
+  int64_t sequence;  // -1: none
   int tile;
 };
 
 enum class Side { queries, keys };
 
-// As many tiles as sequences of `positions` can have, of which a tensor holds `packed` one behind the other.
+// Upper bound of the number of tiles of all sequences.
 inline int64_t most_tiles(const Attention& call, Side side, int size) {
   const int positions = side == Side::queries ? call.queries : call.keys;
   const int packed = side == Side::queries ? call.packed_queries : call.packed_keys;
   return call.offsets_q ? packed / size + call.sequences : call.sequences * tiles_of(positions, size);
 }
 
-// The tile `index` of packed sequences, each cut into tiles of `size`. Called by whole warps.
+// Tile `index` of packed sequences, each divided into tiles of `size`. Called by whole warps.
 __device__ inline SequenceTile find_packed_tile(const Attention& call, Side side, int64_t index, int size) {
   constexpr unsigned kAll = ~0u;
   const int lane = threadIdx.x % 32;
@@ -33,7 +33,7 @@ __device__ inline SequenceTile find_packed_tile(const Attention& call, Side side
       const Sequence sequence = call.sequence(first + lane);
       tiles = ((side == Side::queries ? sequence.queries : sequence.keys) + size - 1) / size;
     }
-    int through = tiles;  // tiles of the lanes up to this one
+    int through = tiles;  // inclusive prefix sum over lanes
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const int before = __shfl_up_sync(kAll, through, distance);
@@ -55,8 +55,8 @@ struct HeadTile {
   int head, tile;
 };
 
-// The tile of block `index` of `blocks`. Neighbouring blocks have tiles of the same head, the last one first: causal
-// queries see the most keys there.
+// The tile of block `index` of `blocks`. Neighbouring blocks have tiles of the same head, from the last to the first:
+// causal queries see the most keys in the last.
 __device__ inline HeadTile find_tile(const Attention& call, Side side, int64_t index, int64_t blocks, int size) {
   const int heads = side == Side::queries ? call.heads : call.key_heads;
   if (call.offsets_q) {
@@ -69,18 +69,18 @@ __device__ inline HeadTile find_tile(const Attention& call, Side side, int64_t i
   return {row / heads, static_cast<int>(row % heads), tiles - 1 - static_cast<int>(index % tiles)};
 }
 
-// Whether 16-byte accesses can reach the rows.
+// True if rows can be accessed in 16-byte vectors.
 template <class T>
 bool are_aligned(const HeadRows& rows) {
   const uint64_t strides = static_cast<uint64_t>(rows.sequence | rows.position | rows.head) * sizeof(T);
   return (reinterpret_cast<uintptr_t>(rows.data) | strides) % 16 == 0;
 }
 
-// Rows of a head beside each other in shared memory. The pad keeps a warp's reads in different banks.
+// Pitch of rows in shared memory. The pad avoids bank conflicts.
 template <int kD>
 inline constexpr int kPitchOf = kD + 8;
 
-// Copies a pack of 8 elements, of which `count` exist; the rest becomes zero.
+// Copies `count` elements of a pack of 8; the rest becomes zero.
 template <class T>
 __device__ void copy_pack(T* to, const T* from, int count, bool aligned) {
   if (aligned) {
@@ -91,19 +91,18 @@ __device__ void copy_pack(T* to, const T* from, int count, bool aligned) {
   }
 }
 
-// Copies rows of a head, of kD columns at most, into tiles of shared memory, with all threads of a block or of a warp.
-// It keeps only where its thread begins, and goes from line to line by additions: the compiler would keep the products
-// of lines and strides in registers.
+// Copies rows of a head, with at most kD columns, into tiles of shared memory, by all threads of a block or a warp. It
+// advances a pointer by additions: the compiler would keep products of lines and strides in registers.
 template <class T, int kD, int kThreads>
 class RowCopy {
  public:
-  static constexpr int kPerRow = kD / 8, kLines = kThreads / kPerRow;  // packs of 8, lines that are copied at a time
+  static constexpr int kPerRow = kD / 8, kLines = kThreads / kPerRow;  // packs of 8 per row, lines per pass
 
   __device__ RowCopy(const T* first_row, int64_t stride) : from_(first_row + line() * stride + column()) {}
 
   __device__ void advance(int64_t elements) { from_ += elements; }
 
-  // Starts to copy `rows` rows of `width` elements; the rest of the kRows rows becomes zero.
+  // Starts to copy `rows` rows of `width` elements; the rest of kRows rows becomes zero.
   template <int kRows>
   __device__ void start(T* to, int64_t stride, int rows, int width, bool aligned) const {
     static_assert(kThreads % kPerRow == 0 && kRows % kLines == 0);
@@ -127,7 +126,7 @@ class RowCopy {
     }
   }
 
-  // The same of kRows whole rows, kD wide and aligned.
+  // Starts to copy kRows aligned rows of kD elements.
   template <int kRows>
   __device__ void start_whole(T* to, int64_t stride) const {
     static_assert(kThreads % kPerRow == 0 && kRows % kLines == 0);
@@ -148,8 +147,7 @@ class RowCopy {
   const T* from_;
 };
 
-// Writes `rows` rows of `width` elements of a tile that is kD wide. Called by a warp whose lanes have all written to
-// it.
+// Stores `rows` rows of `width` elements of a tile of width kD. Called by a warp after its lanes have written the tile.
 template <int kRows, int kD, class T>
 __device__ void store_rows(const T* tile, T* to, int64_t stride, int rows, int width, bool aligned) {
   constexpr int kPerRow = kD / 8;

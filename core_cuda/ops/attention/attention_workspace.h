@@ -1,4 +1,4 @@
-// What the CUDA kernels for attention keep in the workspace.
+// Layouts of the workspace of the CUDA kernels for attention.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct PackedOffsets {
   size_t size;  // bytes of both
 };
 
-// Of the backward. A row is a query of a head: see Attention::row.
+// The simt and sm80 backward. Rows are those of Attention::row.
 struct BackwardSums {
   BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch(pitch_of(call)) {
     const auto take = [&](size_t bytes) {
@@ -33,20 +33,20 @@ struct BackwardSums {
     if (size_of(call.dtype) != 2) return;
     const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
     dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
-    counter_count = 1 + dq_rows / kMinTile * kMostParts;
-    semaphores = static_cast<int*>(take(counter_count * sizeof(int)));
+    semaphore_count = 1 + dq_rows / kMinTile * kMostParts;
+    semaphores = static_cast<int*>(take(semaphore_count * sizeof(int)));
   }
 
   static constexpr int kTile = 64;                     // of queries: each sequence has whole tiles of dq
   static constexpr int kMinTile = 16, kMostParts = 2;  // of queries; of the columns of dq
 
-  // A whole tile of columns, as wide as the kernels make it of q and v.
+  // Features of q and v, padded to the tile width of the kernels.
   static int pitch_of(const Attention& call) {
     const int dim = call.dim > call.dim_v ? call.dim : call.dim_v;
     return dim <= 64 ? 64 : dim <= 128 ? 128 : 256;
   }
 
-  // The row of dq of a sequence's first query. Sequences never share a tile, since their offsets ascend.
+  // The row in dq of a sequence's first query. Sequences never share a tile, since their offsets are monotone.
   FUSEDOPS_HD static int64_t dq_row(const Attention& call, int64_t b, const Sequence& sequence, int head) {
     const int64_t tile = call.offsets_q ? head * tiles_of_head(call) + sequence.first_query / kTile + b
                                         : (b * call.heads + head) * tiles_of_head(call);
@@ -58,7 +58,7 @@ struct BackwardSums {
   void* delta;                // [rows], the sum of dy * y less dlse, in the compute type
   float* dq = nullptr;        // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
   int* semaphores = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
-  int64_t counter_count = 0;
+  int64_t semaphore_count = 0;
 
  private:
   FUSEDOPS_HD static int64_t tiles_of_head(const Attention& call) {
@@ -66,8 +66,8 @@ struct BackwardSums {
   }
 };
 
-// Of the backward on compute capability 9.x. A slot is a tile of queries of one head; packed
-// sequences have room for the last tile of each.
+// The backward on compute capability 9.x. A slot is a tile of queries of one head; each packed sequence has room for
+// its last tile.
 struct BackwardSlots {
   explicit BackwardSlots(const Attention& call)
       : features(((call.dim > call.dim_v ? call.dim : call.dim_v) + 63) / 64 * 64),
@@ -76,8 +76,8 @@ struct BackwardSlots {
         count(call.heads * tiles(call, call.queries, call.packed_queries, tile)),
         shared_count(call.group > 1 ? call.key_heads * tiles(call, call.keys, call.packed_keys, key_tile) : 0) {}
 
-  // dq in float32; for each row its sum's logarithm and delta; how many tiles of keys have added to dq. And, where
-  // heads share keys, dk and dv in float32, and how many heads have added to them.
+  // dq in float32, lse and delta of each row, and the dq semaphores. If heads share keys, also dk and dv in float32 and
+  // their semaphores.
   size_t bytes() const {
     return count * (tile * (features + 2) * sizeof(float) + sizeof(int)) +
            shared_count * (2 * key_tile * features * sizeof(float) + sizeof(int));
@@ -92,11 +92,10 @@ struct BackwardSlots {
   }
 };
 
-// Of attention with a mask on compute capability 9.x: what the mask keeps of each tile of queries and keys, a byte
-// each. Sequences and heads that share a mask share its tiles, and so do all queries, or keys, of a mask that has one
-// for all.
+// Classified tiles of a mask on compute capability 9.x: a byte per tile of queries and keys. Sequences and heads that
+// share a mask share its tiles; so do all queries, or all keys, of a broadcast mask.
 struct MaskTiles {
-  static constexpr uint8_t kSome = 1, kAll = 2;  // bits of a byte
+  static constexpr uint8_t kSome = 1, kAll = 2;  // bits: some pair, all pairs are visible
 
   MaskTiles() = default;
   MaskTiles(const Attention& call, int tile_queries, int tile_keys, void* memory)
@@ -110,7 +109,7 @@ struct MaskTiles {
 
   FUSEDOPS_HD int64_t count() const { return masks * query_tiles * key_tiles; }
 
-  // The first tile of a head of a sequence; the distances to the next ones of its queries and keys.
+  // First tile of a head of a sequence, and strides to the next tiles of queries and keys.
   FUSEDOPS_HD const uint8_t* first(const Attention& call, int64_t b, int head) const {
     const int64_t offset = call.mask.row((b * call.heads + head) * call.queries) - mask;
     return tiles + offset / (int64_t(rows) * columns) * query_tiles * key_tiles;
@@ -119,23 +118,23 @@ struct MaskTiles {
   FUSEDOPS_HD int key_stride() const { return key_tiles > 1 ? 1 : 0; }
 
   const uint8_t* mask = nullptr;
-  int rows = 0, columns = 0;  // of the mask, for one head
+  int rows = 0, columns = 0;  // of the mask of one head
   int query_tiles = 0, key_tiles = 0;
-  int64_t masks = 0;  // different ones
+  int64_t masks = 0;  // distinct masks of (sequence, head)
   uint8_t* tiles = nullptr;
 };
 
-// Of the split forward: each split has a row of y that is not yet divided by its sum, and the row's state.
+// The split-KV forward: each split has an unnormalized row of y and the softmax state of the row.
 struct Splits {
   struct State {
-    float max, sum;  // of 2^(factor * (score - max)); the sum is negative if no key is kept
+    float max, sum;  // sum of 2^(factor * (score - max)); negative if no key is visible
   };
 
   static constexpr int kMaxSplits = 128;
 
-  // Keys of a split: as many as one sequence's blocks can take at the same time on a large GPU, one or three on a
-  // multiprocessor, but enough for a block to be worth its start. They follow from the shape of a sequence, so that its
-  // bits do not depend on the batch.
+  // Keys per split: the blocks of one sequence fill a large GPU, with one or three per multiprocessor, but a block has
+  // enough keys to amortize its start. Depends on the shape of a sequence alone, so that its bits do not depend on the
+  // batch.
   static int keys_of(const Attention& call) {
     constexpr int kStep = 64, kLeast = 128;
     const int blocks = call.keys >= kManyKeys ? 128 : 384;
@@ -161,25 +160,25 @@ struct Splits {
   size_t size;    // bytes of all
 };
 
-// A sequence of so many queries is no work for a kernel with tiles of 128 queries.
+// Up to this many queries, tiles of 128 queries would be mostly empty.
 inline constexpr int kMaxDecodeQueries = 32;
 
-// Whether a few queries see many keys, as in decoding, where nothing is dropped. How long packed sequences are is not
-// known here.
+// True if few queries see many keys, as in decoding. Not with dropout, nor for packed sequences, whose lengths are
+// unknown here.
 inline bool is_split_kv(const Attention& call) {
   constexpr int kMaxRows = 64, kMinKeys = 256;
   return size_of(call.dtype) == 2 && !call.offsets_q && !call.dropout.seed && call.queries <= kMaxDecodeQueries &&
          int64_t(call.queries) * call.group <= kMaxRows && call.keys >= kMinKeys;
 }
 
-// No kernel has smaller tiles. A mask of no pairs has none.
+// Sized for the smallest tiles of all kernels. An empty mask has no tiles.
 inline size_t mask_bytes(const Attention& call) {
   constexpr int kMinQueries = 64, kMinKeys = 80;
   const bool has_tiles = call.has_mask && size_of(call.dtype) == 2 && call.rows() > 0 && call.keys > 0;
   return has_tiles ? MaskTiles(call, kMinQueries, kMinKeys, nullptr).count() : 0;
 }
 
-// Bytes that the operators ask for, on any device.
+// Bytes of workspace of the operators, on any device.
 inline size_t attention_workspace(const Attention& call) {
   return PackedOffsets(call, nullptr).size + (is_split_kv(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }

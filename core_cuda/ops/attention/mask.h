@@ -1,4 +1,4 @@
-// A mask of bools that is broadcast to a tensor, row by row.
+// A boolean mask that is broadcast to a tensor, row by row.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,7 @@ class BroadcastMask {
   BroadcastMask() = default;
   BroadcastMask(const View& mask, const View& x);  // contiguous, of no higher rank; each dimension is x's or 1
 
-  // The first element for a row of x. Dimensions are joined where that is possible: a usual mask has two or
-  // three left.
+  // First element for a row of x. Dimensions are collapsed if possible, so that a typical mask has two or three.
   FUSEDOPS_HD const uint8_t* row(int64_t index) const {
     int64_t offset = 0;
     for (int i = 0; i + 1 < dimensions_; ++i) {
@@ -31,7 +30,7 @@ class BroadcastMask {
     return data_ + offset + (dimensions_ > 0 ? index * strides_[dimensions_ - 1] : 0);
   }
 
-  // Whether a row has an element for each column, or one for all.
+  // True if a row has an element per column, false if it has one for all.
   FUSEDOPS_HD bool has_columns() const { return has_columns_; }
 
   int64_t elements() const { return elements_; }
@@ -40,7 +39,7 @@ class BroadcastMask {
   const uint8_t* data_ = nullptr;
   int64_t elements_ = 0;
   bool has_columns_ = false;
-  int dimensions_ = 0;  // the leading ones of x, from the innermost on
+  int dimensions_ = 0;  // leading dimensions of x, from the innermost on
   int64_t sizes_[kMaxRank], strides_[kMaxRank];
 };
 
@@ -48,7 +47,7 @@ inline BroadcastMask::BroadcastMask(const View& mask, const View& x) : data_(sta
   const int missing = x.rank - mask.rank;
   const auto size = [&](int i) { return i < missing ? 1 : mask.sizes[i - missing]; };
   has_columns_ = size(x.rank - 1) != 1;
-  int64_t below = size(x.rank - 1);  // elements of the mask from one index of the present dimension to the next
+  int64_t below = size(x.rank - 1);  // mask stride of the present dimension
   for (int i = x.rank - 2; i >= 0; --i) {
     const int64_t stride = size(i) == 1 ? 0 : below;
     below *= size(i);

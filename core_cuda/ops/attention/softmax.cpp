@@ -33,11 +33,11 @@ Status forward_rule(Rule& rule) {
   return {};
 }
 
-// Rows up to this length keep their exponentials on the stack; those of a longer row are kept in y, or, where y is
-// narrower than they are, computed twice.
+// Rows up to this length buffer their exponentials on the stack. Longer rows buffer them in y, or compute them twice if
+// the dtype of y is narrower.
 constexpr int64_t kMaxBuffered = 4096;
 
-// One row. `mask` is null where there is none.
+// One row. `mask` may be null.
 template <class T>
 void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool streamed) {
   using A = compute_t<T>;
@@ -61,7 +61,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
   A stack[kMaxBuffered];
   A* terms = end <= kMaxBuffered ? stack : nullptr;
   if constexpr (std::is_same_v<T, A>)
-    if (!terms) terms = y, streamed = false;  // what is in the cache already is not stored past it
+    if (!terms) terms = y, streamed = false;  // y is in the cache, so that streaming stores gain nothing
   const auto [max, sum] = cpu::exp_sum(end, factor, terms, block);
   const A reciprocal = 1 / sum;
   const auto of_term = [=](A term) { return term * reciprocal; };
@@ -75,7 +75,7 @@ void softmax_row(const Softmax<T>& call, int64_t row, const uint8_t* mask, bool 
     else
       cpu::apply(of_value, streamed, size, y + start, block(start, size, buffer));
     if (!mask) continue;
-    // Masked elements are zero, even in a row of NaN.
+    // Masked elements are zero even in a row of NaN.
 #pragma GCC ivdep
     for (int64_t i = start; i < start + size; ++i) y[i] = cpu::kept_or(y[i], T{}, mask[i]);
   }

@@ -1,13 +1,13 @@
-// Limit: memory bandwidth. Every element is read once, held in registers while its row is reduced, and written once; a
-// row that neither a block nor a cluster holds is read twice, the second time mostly from the L2 cache.
+// Limit: memory bandwidth. Every element is read once, held in registers while its row is reduced, and written once. A
+// row that fits neither a block nor a cluster is read twice, the second time mostly from L2.
 #include "ops/attention/softmax_row.cuh"
 
 namespace fusedops {
 namespace cuda {
 namespace {
 
-// A thread has 64 registers. Exponentials of doubles take 118 where the kernel goes from row to row: the compiler
-// grants them if the launch bounds allow a block of 512 threads a multiprocessor of its own.
+// A thread has 64 registers. Exponentials of doubles take 118 if the kernel loops over rows: the compiler grants them
+// if the launch bounds allow one block of 512 threads per multiprocessor.
 template <RowVariant kVariant, class T>
 inline constexpr int kSoftmaxThreads =
     sizeof(T) == 8 && kVariant == RowVariant::cluster ? kRowThreads : kMostRowThreads;
@@ -47,7 +47,7 @@ Status launch_softmax(const Softmax<T>& call, const Mask& mask, const Context& c
     return launch(context, kernel, grid, call, mask, groups);
   };
   const auto tiles = softmax_kernel<RowVariant::tiles, kAligned, T, Mask>;
-  // For doubles, whose exponentials take the registers of two blocks of a cluster, one block of 1024 threads is faster.
+  // For doubles, whose exponentials need many registers, one block of 1024 threads is faster than a cluster of two.
   constexpr int kMost = sizeof(T) == 8 ? kMostRowThreads : kRowThreads;
   const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::many)>(call.cols, kMost, tiles);
   switch (variant_of(groups, call.rows, call.cols)) {

@@ -1,5 +1,5 @@
-// softmax: y = softmax(scale * x) over the last dimension. Masked elements are ignored, whatever their values; a row
-// whose elements are all masked is zeros.
+// softmax: y = softmax(scale * x) over the last dimension. Masked elements are ignored, whatever their values; a fully
+// masked row is zeros.
 //   backward: dx = scale * y * (dy - sum(dy * y))
 #pragma once
 
@@ -35,9 +35,9 @@ inline constexpr Signature kSoftmaxBackward{
 Operator softmax_backward();
 FUSEDOPS_CUDA_KERNEL Status softmax_backward_cuda(const Call& call);
 
-// The call of softmax. A row is
+// Arguments of softmax. A row is
 //   v = sign * x,  y = 2^((v - max(v)) * factor) / the sum of these
-// The difference is taken first, so that large x lose no accuracy and cannot overflow.
+// The maximum is subtracted first, so that large x lose no accuracy and cannot overflow.
 template <class T>
 struct Softmax {
   using A = compute_t<T>;
@@ -50,11 +50,11 @@ struct Softmax {
     const double scale = call.attributes[attribute_of<double>(kSoftmax, "scale")];
     sign = scale < 0 ? A(-1) : A(1);
     factor = static_cast<A>(std::fabs(scale) * kLog2E);
-    if (factor == 0) sign = 0, factor = 1;  // 0 * x: numbers become equal, infinities NaN
+    if (factor == 0) sign = 0, factor = 1;  // 0 * x: finite values become equal, infinities NaN
     if (call.attributes[attribute_of<bool>(kSoftmax, "causal")]) height = view.sizes[view.rank - 2];
   }
 
-  // Columns [0, end) of a row are not masked by causality.
+  // Columns [0, end) of a row are visible under causality.
   FUSEDOPS_HD int64_t end(int64_t row) const {
     if (height == 0) return cols;
     const int64_t end = row % height + cols - height + 1;
@@ -69,7 +69,7 @@ struct Softmax {
   int64_t height = 0;  // rows of a causal matrix; 0: not causal
 };
 
-// The call of softmax_backward.
+// Arguments of softmax_backward.
 template <class T>
 struct SoftmaxBackward {
   explicit SoftmaxBackward(const Call& call)

@@ -1,5 +1,5 @@
 // Limit: memory bandwidth. Every element of dy and y is read once, held in registers while its row is summed, and dx is
-// written once; a row that neither a block nor a cluster holds is read twice, as in the forward.
+// written once. A row that fits neither a block nor a cluster is read twice, as in the forward.
 #include "core/cuda/rounding.cuh"
 #include "core/cuda/row_cluster.cuh"
 #include "ops/attention/softmax.h"
@@ -58,8 +58,8 @@ struct BackwardTile {
   __device__ int64_t count(int64_t at) const { return me.row < call.rows ? end - at : 0; }
 };
 
-// Whether the row is held is decided at run time: if the compiler knew, it would keep the elements of both tensors in
-// the compute type, and spill 96 bytes.
+// Whether the row fits into registers is a run-time condition: as a constant, the compiler would keep both tensors in
+// the compute type and spill 96 bytes.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;

@@ -1,4 +1,4 @@
-// What exponentials of a softmax are relative to, while its maximum is not yet known.
+// Running maximum of an online softmax, and rescaling.
 #pragma once
 
 #include <limits>
@@ -7,17 +7,17 @@
 
 namespace fusedops::cuda {
 
-// The maximum of nothing, and what is masked.
+// Initial running maximum, and the value of masked scores.
 template <class A>
 inline constexpr A kNothing = -std::numeric_limits<A>::infinity();
 
-// The base that exponentials are relative to. -inf is no base: -inf minus -inf would be NaN.
+// The maximum that is subtracted in exponents: 0 for -inf, since -inf minus -inf is NaN.
 template <class A>
 __device__ A base_of(A max) {
   return max == kNothing<A> ? A(0) : max;
 }
 
-// The factor that makes exponentials relative to `max` relative to a larger maximum.
+// Factor that rescales exponentials relative to `max` to a larger maximum.
 template <class A>
 __device__ A share_of(A max, A larger, A factor) {
   return exp2_((max - base_of(larger)) * factor);

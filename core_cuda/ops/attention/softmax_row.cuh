@@ -1,4 +1,4 @@
-// What a thread does with its elements of a row of softmax: loads it, reduces it and writes the result.
+// A thread's elements of a softmax row: load, reduction and store.
 #pragma once
 
 #include "core/cuda/rounding.cuh"
@@ -11,7 +11,7 @@ namespace fusedops::cuda {
 
 struct NoMask {};
 
-// Bit i: whether element i of `count` is kept.
+// Bit i of `count` is set if element i is visible.
 template <int kSize>
 __device__ uint32_t visible_bits(const uint8_t* mask, int64_t count) {
   uint32_t bits = 0;
@@ -23,7 +23,7 @@ __device__ uint32_t visible_bits(const uint8_t* mask, int64_t count) {
 #pragma unroll
       for (int word = 0; word < kSize / 4; ++word) {
         const uint32_t bytes = reinterpret_cast<const uint32_t*>(mask)[word];
-        bits |= (__vsetne4(bytes, 0) * 0x01020408u >> 24) << 4 * word;  // the product moves 4 bytes to 4 bits
+        bits |= (__vsetne4(bytes, 0) * 0x01020408u >> 24) << 4 * word;  // the product packs 4 bytes into 4 bits
       }
     }
   } else {
@@ -34,13 +34,13 @@ __device__ uint32_t visible_bits(const uint8_t* mask, int64_t count) {
   return bits;
 }
 
-// The maximum of some elements of a row, and the sum of the exponentials relative to it.
+// Maximum of some elements of a row, and sum of exponentials relative to it.
 template <class A>
 struct MaxSum {
   A max, sum;
 };
 
-// The maximum and sum over `count` blocks, a power of two. Each lane of a warp starts with one block.
+// Combines `count` blocks, a power of two; each lane of a warp has the value of one block.
 template <class A>
 __device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
   const MaxSum<A> mine = of_blocks[threadIdx.x & (count - 1)];
@@ -51,19 +51,19 @@ __device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
   return all;
 }
 
-// This thread's elements of a row, or of a tile of it. Elements that are masked, or past the end, are held as -inf.
+// A thread's elements of a row, or of a tile of it. Elements that are masked or past the end are -inf.
 //
-// Each thread computes its exponentials relative to the largest value that it has seen itself, and scales its sum once
-// the maximum of the row is known. Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
+// Each thread computes exponentials relative to its own running maximum and rescales its sum to the maximum of the row.
+// Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 //
-// The two halves of a thread have a sum each, but share a maximum. In the variant for few rows they are two
-// neighbouring threads, which exchange their maxima: the bits are the same.
+// The two halves of a thread have separate sums but share a maximum. In the variant for few rows they are two adjacent
+// threads, which exchange their maxima: the bits are the same.
 template <RowVariant kVariant, bool kAligned, int kThreads, class T, class Mask>
 class SoftmaxRow {
  public:
   using A = compute_t<T>;
 
-  // `end`: the column after the last one of this block.
+  // `end`: the end of this block's columns.
   __device__ SoftmaxRow(const Softmax<T>& call, const Mask& masks, const RowThread<kThreads>& me, int64_t end)
       : call_(call), masks_(masks), me_(me), end_(end) {
     find_row();
@@ -74,7 +74,7 @@ class SoftmaxRow {
     set_values(tile, [&](int, int64_t at, int64_t count) { return load_row_pack<kAligned>(x + at, count); });
   }
 
-  // The same in two parts, the first of them early: for RowCluster::each_row.
+  // Split into an early prefetch and a load, for RowCluster::each_row.
   __device__ void prefetch(int64_t row) const {
     const T* x = call_.x + row * call_.x_stride;
     const int64_t end = min(end_, call_.end(row));
@@ -89,7 +89,7 @@ class SoftmaxRow {
     set_values(0, [&](int p, int64_t, int64_t) { return next_row().get(0, p); });
   }
 
-  // The rest of the work, once the row is loaded. of_row joins the results of the blocks that share the row.
+  // Reduces and stores a loaded row. of_row combines the results of the blocks that share the row.
   template <class OfRow>
   __device__ void finish(A (&scratch)[2][32], OfRow of_row) {
     Seen seen;
@@ -98,7 +98,7 @@ class SoftmaxRow {
     store(0, share_of(seen.max, row.max, call_.factor) / row.sum);
   }
 
-  // All of the work for a row that is not held.
+  // Loads, reduces and stores a row that does not fit into registers.
   template <class OfRow>
   __device__ void finish_long(const RowGroups& groups, A (&scratch)[2][32], OfRow of_row) {
     Seen seen;
@@ -130,7 +130,7 @@ class SoftmaxRow {
     if constexpr (std::is_same_v<Mask, BroadcastMask>) {
       mask_ = masks_.row(me_.row);
       if (masks_.has_columns()) return;
-      if (!*mask_) unmasked_ = 0;  // one bool for the row
+      if (!*mask_) unmasked_ = 0;  // one value for the whole row
       mask_ = nullptr;
     }
   }
@@ -159,12 +159,12 @@ class SoftmaxRow {
     }
   }
 
-  // What this thread has seen of the row.
+  // Running statistics of this thread.
   struct Seen {
     A max = kNothing<A>, sums[kHalves] = {};
   };
 
-  // Replaces the values by their exponentials, and adds these.
+  // Replaces the values by exponentials and adds them.
   __device__ void see(Seen& seen) {
     const A before = seen.max;
 #pragma unroll
@@ -191,7 +191,7 @@ class SoftmaxRow {
       for (int i = 0; i < kSize; ++i) values_[p][i] = exp2_((values_[p][i] - base) * call_.factor);
   }
 
-  // The maximum and sum over the threads of the row in this block.
+  // Maximum and sum over the threads of the row in this block.
   __device__ MaxSum<A> of_block(const Seen& seen, A (&scratch)[2][32]) const {
     const A max = row_reduce(me_, seen.max, scratch[0], [](A a, A b) { return fmax(a, b); });
     const A share = share_of(seen.max, max, call_.factor);
@@ -208,7 +208,7 @@ class SoftmaxRow {
       A shares[kSize];
 #pragma unroll
       for (int i = 0; i < kSize; ++i) shares[i] = values_[p][i] * factor;
-      if (!are_all_visible(p)) {  // zero, even in a row of NaN
+      if (!are_all_visible(p)) {  // zero even in a row of NaN
 #pragma unroll
         for (int i = 0; i < kSize; ++i)
           if (!is_visible(p, i)) shares[i] = 0;
@@ -224,8 +224,8 @@ class SoftmaxRow {
   const Mask& masks_;
   const RowThread<kThreads>& me_;
   const int64_t end_;
-  int64_t unmasked_;     // columns from here on are masked, and not read
-  const uint8_t* mask_;  // null: no other is masked
+  int64_t unmasked_;     // columns from here on are masked and not read
+  const uint8_t* mask_;  // null: none
   A values_[kPacks][kSize];
   uint32_t visible_;  // a bit for each value
 };
