@@ -58,7 +58,7 @@ struct BackwardTile {
   __device__ int64_t count(int64_t at) const { return me.row < call.rows ? end - at : 0; }
 };
 
-// Whether the row fits into registers is a run-time condition: as a constant, the compiler would keep both tensors in
+// The variant is a run-time condition: as a constant, the compiler would keep the elements of both tensors in
 // the compute type and spill 96 bytes.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {

@@ -19,8 +19,7 @@ Status backward_rule(Rule& rule) {
   return {};
 }
 
-// On the GPU: RowSums of every tile, then the loss and the number of rows of every block. The CPU needs less: the
-// loss of every row.
+// GPU: RowSums of every tile, then loss and row count of every block. CPU: the loss of every row, which is less.
 size_t forward_workspace(const Call& call) {
   const View& logits = *call.inputs[kLogits];
   const Rows shape = as_rows(logits);

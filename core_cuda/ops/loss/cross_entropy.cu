@@ -1,5 +1,5 @@
-// Forward: losses.cuh. Backward. Limit: memory bandwidth. Each block takes a tile of one row: logits are read, their
-// gradients written.
+// The backward of cross_entropy; losses.cuh has the forward. Each block takes a tile of one row. Limit: memory
+// bandwidth: logits are read, gradients written.
 #include "ops/loss/cross_entropy.h"
 #include "ops/loss/losses.cuh"
 
@@ -31,8 +31,8 @@ Status forward(const Call& call) {
 
 constexpr int kBackwardPacks = 4;  // per thread
 
-// Where a row of results does not begin at a multiple of 16 bytes, packs begin before it: all but its first and its
-// last one are then written by one access, and read by one if logits lie as results do.
+// If a row of results does not begin at a multiple of 16 bytes, its first pack begins before it. All packs but the
+// first and the last are then stored in one access, and loaded in one if logits have the same alignment.
 template <bool kAligned, class T>
 struct RowOfLogits {
   const T* logits;
@@ -43,7 +43,7 @@ struct RowOfLogits {
     return kAligned ? 0 : -int64_t(reinterpret_cast<uintptr_t>(dlogits) % 16 / sizeof(T));
   }
 
-  // The packs at at(p).
+  // Packs at at(p).
   template <int kPacks, class At>
   __device__ void load(Pack<T> (&packs)[kPacks], At at) const {
     if constexpr (kAligned) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   const int64_t start = me.start + row.first();
   Pack<T> packs[kBackwardPacks];
   row.load(packs, [&](int p) { return me.at<T>(start, p); });
-  const int64_t label = gradient.labels[me.row];  // after the logits, which must not wait for it
+  const int64_t label = gradient.labels[me.row];  // after the loads of logits, which must not wait for it
   const int64_t own = gradient.column_of(label);
   const bool ignored = gradient.is_ignored(label);
   const A slope = gradient.is_class(label) ? gradient.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
     const int64_t at = me.at<T>(start, p);
     if (at >= logits.columns) return;
     A dx[kSize] = {};
-    if (!ignored) {  // all threads of the row agree
+    if (!ignored) {  // uniform over the threads of the row
 #pragma unroll
       for (int i = 0; i < kSize; ++i) dx[i] = derivative(element(packs[p], i));
     }

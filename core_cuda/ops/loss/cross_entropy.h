@@ -10,7 +10,7 @@ inline constexpr AttributeList kCrossEntropyOptions = {
     {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
     {"reduction", Type::string, "mean", kReductions},
     {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},  // 0: those of logits
+    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},  // 0: the columns of logits
 };
 
 inline constexpr Signature kCrossEntropy{

@@ -8,7 +8,7 @@
 namespace fusedops {
 namespace {
 
-constexpr LinearPlaces kAt = kLinearCrossEntropy, kBackwardAt = kLinearCrossEntropyBackward;
+constexpr LinearArguments kAt = kLinearCrossEntropy, kBackwardAt = kLinearCrossEntropyBackward;
 constexpr int kDx = output_of(kLinearCrossEntropyBackward, "dx"),
               kDweight = output_of(kLinearCrossEntropyBackward, "dweight"),
               kDbias = output_of(kLinearCrossEntropyBackward, "dbias");
@@ -16,7 +16,7 @@ constexpr auto kNeedDx = attribute_of<bool>(kLinearCrossEntropyBackward, "need_d
 constexpr auto kNeedDweight = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dweight");
 constexpr auto kNeedDbias = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dbias");
 
-Status check_linear(Rule& rule, const LinearPlaces& at, Shape* logits) {
+Status check_linear(Rule& rule, const LinearArguments& at, Shape* logits) {
   return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], logits);
 }
 
@@ -59,11 +59,11 @@ struct Cpu {
   }
 
   template <class T, class... Arguments>
-  static Status sum_at_once(const Arguments&...) {
+  static Status sum_fused(const Arguments&...) {
     return {};
   }
   template <class... Arguments>
-  static Status differentiate_at_once(const Arguments&...) {
+  static Status differentiate_fused(const Arguments&...) {
     return {};
   }
 
@@ -91,7 +91,7 @@ struct Cpu {
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
     return cpu::finish_losses(
         losses, call.op.name, call.context, 50, memory.losses,
-        [&](int64_t row) { return losses.joined(memory.tile_sums + row * memory.tiles, memory.tiles); },
+        [&](int64_t row) { return losses.combined(memory.tile_sums + row * memory.tiles, memory.tiles); },
         [&](int64_t row, int64_t) { return memory.label_logits[row]; });
   }
 
@@ -126,7 +126,7 @@ struct Cpu {
     return {};
   }
 
-  // c from its sums.
+  // Rounds sums to c.
   static Status round(const void* sums, const Matmul& product, const Context& context) {
     return dispatch(product.dtype, [&](auto tag) -> Status {
       using T = typename decltype(tag)::type;
@@ -152,7 +152,7 @@ Status backward_cpu(const Call& call) {
 
 }  // namespace
 
-LinearLogits::LinearLogits(const Call& call, const LinearPlaces& at) {
+LinearLogits::LinearLogits(const Call& call, const LinearArguments& at) {
   const View &xs = *call.inputs[at.x], &weights = *call.inputs[at.weight];
   const View* const biases = call.inputs[at.bias];
   const bool transpose = call.attributes[at.transpose_weight];
@@ -169,7 +169,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearPlaces& at) {
   const int64_t tiles = kGradientBytes / (std::max<int64_t>(rows, 1) * size_of(dtype) * tile);
   block_columns = std::max<int64_t>(tiles, 1) * tile;
   const int64_t most = kBlockBytes / (std::max<int64_t>(std::min(block_columns, classes), 1) * size);
-  constexpr int64_t kRows = 128;  // those of a tile of the product
+  constexpr int64_t kRows = 128;  // rows of a tile of the product
   block_rows = std::min(most < kRows ? std::max<int64_t>(most, 1) : most / kRows * kRows, std::max<int64_t>(rows, 1));
 }
 
@@ -214,7 +214,7 @@ Matmul LossProducts::dx(int64_t column, int64_t columns) const {
   return dx_product(column, columns, dx_sums ? dx_sums : dx_).to_sums(/*add=*/column > 0).without_workspace();
 }
 
-// A call of bias_act_backward for the sum of dz over the rows.
+// Passes body a call of bias_act_backward for the sum of dz over the rows.
 template <class Body>
 auto LossProducts::with_dbias(int64_t column, int64_t columns, Body&& body) const {
   const int64_t offset = column * size_of(linear.dtype), stride = 1;
@@ -234,8 +234,8 @@ Status LossProducts::run_dbias(int64_t column, int64_t columns) const {
 
 size_t LossProducts::workspace() const {
   size_t most = 0;
-  (void)linear.each_columns([&](int64_t column, int64_t columns) {
-    const bool on_gpu = call_.context.cuda;  // products on a CPU need none
+  (void)linear.for_each_column_block([&](int64_t column, int64_t columns) {
+    const bool on_gpu = call_.context.cuda;  // products on the CPU need no workspace
     if (need_dx && on_gpu) most = std::max(most, dx(column, columns).workspace());
     if (need_dweight && on_gpu) most = std::max(most, dweight(column, columns).workspace());
     if (need_dbias) most = std::max(most, with_dbias(column, columns, [](auto& sum) { return sum.workspace(); }));

@@ -1,5 +1,5 @@
-// What a GPU does with a block of logits. Limit: the four products. On compute capability 9.x the logits stay in the
-// registers of the product's epilogue; elsewhere their sums are written and read once, in the L2 cache.
+// The CUDA steps of linear_cross_entropy for a block of logits. Limit: the four products. On compute capability 9.x the
+// logits stay in registers in the epilogue of the product; otherwise their sums are written and read once, in L2.
 #include "core/cuda/gpu.h"
 #include "core/cuda/launch.cuh"
 #include "ops/loss/linear_cross_entropy.h"
@@ -12,7 +12,7 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// The logit of a sum. That of the label is kept.
+// Computes the logit of a sum, and stores the logit of the label.
 template <class T>
 struct BlockLogit {
   LogitBlock<T> block;
@@ -28,13 +28,13 @@ struct BlockLogit {
 };
 
 template <class A>
-struct KeptLabelLogit {
+struct StoredLabelLogit {
   const A* values;
 
   __device__ A operator()(int64_t row, int64_t) const { return values[row]; }
 };
 
-// One warp for each row and each tile of `coarse`: the sums of its fine tiles, kPerTile at most.
+// Combines at most kPerTile fine tiles into each tile of `coarse`, with a warp per row and tile.
 constexpr int kPerTile = LossTiles::kTileBytes / sizeof(float) / kFineColumns;
 
 __global__ void __launch_bounds__(kThreads)
@@ -46,16 +46,16 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows) return;
   const int count = min(int64_t(kPerTile), fine_tiles - tile * kPerTile);
   fine += row * fine_tiles + tile * kPerTile;
-  // Each lane joins neighbours, then those of the lanes are joined pair by pair.
+  // Each lane combines adjacent tiles, then lanes are combined pairwise.
   constexpr int kPerLane = kPerTile / 32;
   const int own = max(0, min(kPerLane, count - lane * kPerLane));
-  RowSums<float> sums = losses.joined(fine + lane * kPerLane, own);
+  RowSums<float> sums = losses.combined(fine + lane * kPerLane, own);
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
     RowSums<float> pair[2] = {sums,
                               {exchanged(sums.max, offset), exchanged(sums.exponentials, offset),
-                               exchanged(sums.mean, offset), exchanged(sums.share, offset)}};
-    sums = pair[0].share == 0 ? pair[1] : pair[1].share == 0 ? pair[0] : losses.joined(pair, 2);
+                               exchanged(sums.mean, offset), exchanged(sums.class_fraction, offset)}};
+    sums = pair[0].class_fraction == 0 ? pair[1] : pair[1].class_fraction == 0 ? pair[0] : losses.combined(pair, 2);
   }
   if (lane == 0) coarse.at(row, tile) = sums;
 }
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t at = me.at<T>(me.start, p);
     if (at >= block.columns) return;
     A values[kSize] = {};
-    if (!ignored) {  // all threads of the row agree
+    if (!ignored) {  // uniform over the threads of the row
 #pragma unroll
       for (int part = 0; part < kSize; part += kWideSize) {
         const Pack<A> pack = load_row_pack<kAligned>(sums + at + part, block.columns - at - part);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Gpu {
-  // A GPU cannot raise: see losses.cuh for what becomes of a label that is no class.
+  // A GPU cannot raise: a label that is no class makes its results NaN.
   template <class A>
   static Status check_labels(const LossRows<A>&, const Call&) {
     return {};
@@ -121,9 +121,9 @@ struct Gpu {
   }
 
   template <class T>
-  static Status sum_at_once(const Losses<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
-                            int64_t columns, const LossMemory<compute_t<T>>& memory, int64_t tile,
-                            const Context& context, bool* done) {
+  static Status sum_fused(const Losses<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
+                          int64_t columns, const LossMemory<compute_t<T>>& memory, int64_t tile, const Context& context,
+                          bool* done) {
     const Matmul product = linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr));
     LogitsKernel kernel;
     FUSEDOPS_TRY(choose({product, linear.softcap, nullptr}, &kernel));
@@ -148,8 +148,8 @@ struct Gpu {
   }
 
   template <class T>
-  static Status differentiate_at_once(const LossGradient<compute_t<T>>& gradient, const LinearLogits& linear,
-                                      int64_t column, int64_t columns, T* dz, const Context& context, bool* done) {
+  static Status differentiate_fused(const LossGradient<compute_t<T>>& gradient, const LinearLogits& linear,
+                                    int64_t column, int64_t columns, T* dz, const Context& context, bool* done) {
     const auto block = linear.block<T>(0, linear.rows, column, columns, nullptr);
     const Matmul product = linear.product(block);
     LogitsKernel kernel;
@@ -172,7 +172,7 @@ struct Gpu {
 
   template <class A>
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
-    return finish_losses(losses, TileSums<A>{memory.tile_sums, memory.tiles}, KeptLabelLogit<A>{memory.label_logits},
+    return finish_losses(losses, TileSums<A>{memory.tile_sums, memory.tiles}, StoredLabelLogit<A>{memory.label_logits},
                          reinterpret_cast<Total<A>*>(memory.totals), call.context);
   }
 
@@ -185,7 +185,7 @@ struct Gpu {
                   tiles.blocks(block.rows), tiles.groups.block_threads, gradient, block, dz, tiles);
   }
 
-  // c from its sums.
+  // Rounds sums to c.
   static Status round(const void* sums, const Matmul& product, const Context& context) {
     return finish_sums(product, sums, 1, context);
   }

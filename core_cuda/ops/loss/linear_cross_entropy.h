@@ -1,10 +1,10 @@
 // linear_cross_entropy: the cross entropy of the logits softcap(x W^T + bias), computed a block of logits at a time, so
-// that all of them never exist. softcap(z) = c tanh(z / c), or z without a cap.
+// that the full logits are never materialized. softcap(z) = c tanh(z / c), or z without a cap.
 //
-// The forward makes three sums over each row of logits (losses.h). The backward computes the logits again. From those
-// of a block of columns it makes dz, the gradient of the sums, in x's dtype: then dW = dz^T x is complete for these
-// columns, and dx is a sum over the blocks, kept in the compute type. That is four products in place of three, and
-// memory for a block in place of all logits and their gradients.
+// The forward computes three sums over each row of logits (losses.h). The backward recomputes the logits. For a block
+// of columns it computes dz, the gradient of the sums, in x's dtype. dW = dz^T x is then complete for these columns,
+// and dx is summed over the blocks in the compute type. That is four products instead of three, but memory for one
+// block instead of all logits and their gradients.
 #pragma once
 
 #include "core/common/formulas.h"
@@ -38,7 +38,7 @@ inline constexpr Signature kLinearCrossEntropy{
 Operator linear_cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 
-// What is not needed is returned empty.
+// Gradients that are not needed are empty.
 inline constexpr Signature kLinearCrossEntropyBackward{
     .name = "linear_cross_entropy_backward",
     .inputs = {{"dloss"},
@@ -73,14 +73,14 @@ inline constexpr Signature kLinearCrossEntropyBackward{
 Operator linear_cross_entropy_backward();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_backward_cuda(const Call& call);
 
-// Where an operator has what the logits are made of.
-struct LinearPlaces {
+// Argument indices of the inputs of the logits.
+struct LinearArguments {
   int x, weight, bias;
   AttributePlace<double> softcap;
   AttributePlace<bool> transpose_weight;
   AttributePlace<int64_t> first_class;
 
-  consteval LinearPlaces(const Signature& op)
+  consteval LinearArguments(const Signature& op)
       : x(input_of(op, "x")),
         weight(input_of(op, "weight")),
         bias(input_of(op, "bias")),
@@ -89,18 +89,18 @@ struct LinearPlaces {
         first_class(attribute_of<int64_t>(op, "first_class")) {}
 };
 
-// Some rows and columns of the logits: their sums.
+// A block of the logits, as sums before bias and cap.
 template <class T>
 struct LogitBlock {
   using A = compute_t<T>;
 
   A* sums;  // [rows, columns]
   int64_t row, rows;
-  int64_t first_class, columns;  // the class of the first column
-  const T* bias;                 // of the columns; null: none
+  int64_t first_class, columns;  // first_class: class of the first column
+  const T* bias;                 // of these columns; null: none
   A cap, inverse_cap;            // 0: none
 
-  // The logit, and its slope, of a sum in the block's column i.
+  // The logit of a sum in column i of the block, and its derivative by the sum.
   FUSEDOPS_HD Activated<A> logit(A sum, int64_t i) const {
     const A z = bias ? sum + to_compute(bias[i]) : sum;
     if (cap == 0) return {z, A(1)};
@@ -109,21 +109,21 @@ struct LogitBlock {
   }
 };
 
-// The product that makes the logits, and the blocks in which it is computed. They follow from the shape alone.
+// The product of the logits, and its division into blocks, which depends on the shape alone.
 struct LinearLogits {
-  LinearLogits(const Call& call, const LinearPlaces& at);
+  LinearLogits(const Call& call, const LinearArguments& at);
 
-  // The columns behind the block that begins here. Those behind the last multiple of kMultiple are a block of their
-  // own: the other blocks then have rows that TMA can address.
+  // End of the block that begins at `column`. Columns behind the last multiple of kMultiple form a separate block, so
+  // that the rows of the others are aligned for TMA.
   int64_t end(int64_t column) const {
     const int64_t whole = classes - classes % kMultiple;
     return column < whole ? std::min(column + block_columns, whole) : classes;
   }
   bool is_one_block() const { return end(0) == classes; }
 
-  // Calls body(column, columns) for each block of columns, of which there is one at least.
+  // Calls body(column, columns) for each block of columns; at least once.
   template <class Body>
-  Status each_columns(Body&& body) const {
+  Status for_each_column_block(Body&& body) const {
     int64_t column = 0;
     do {
       FUSEDOPS_TRY(body(column, end(column) - column));
@@ -134,7 +134,7 @@ struct LinearLogits {
 
   // Calls body(row, rows) for each block of rows.
   template <class Body>
-  Status each_rows(Body&& body) const {
+  Status for_each_row_block(Body&& body) const {
     for (int64_t row = 0; row < rows; row += block_rows) FUSEDOPS_TRY(body(row, std::min(block_rows, rows - row)));
     return {};
   }
@@ -156,12 +156,12 @@ struct LinearLogits {
   int64_t block_bytes() const { return block_rows * std::min(block_columns, classes) * size_of(compute_dtype(dtype)); }
 
   static constexpr int64_t kMultiple = 64;
-  // The sums of a block stay in the L2 cache of a large GPU. Each block of columns reads and writes the sums of dx: dz
-  // has this size, or, with many rows, the least columns.
+  // kBlockBytes: the sums of a block stay in the L2 cache of a large GPU. kGradientBytes: size of dz, unless a minimum
+  // of columns exceeds it; each block of columns reads and writes the sums of dx.
   static constexpr int64_t kBlockBytes = 32 << 20, kGradientBytes = 128 << 20;
 
   DType dtype;
-  int64_t rows, depth, classes;  // those that have columns
+  int64_t rows, depth, classes;  // classes: those that have a column
   int64_t first_class;
   int64_t block_rows, block_columns;
   Matmul::Matrix x, weight;  // [rows, depth] and [depth, classes]
@@ -169,11 +169,11 @@ struct LinearLogits {
   double softcap;
 };
 
-// The memory of the forward; without any, its size.
+// Buffers of the forward. Without memory it only computes the size.
 template <class A>
 struct LossMemory {
   LossMemory(const LinearLogits& linear, void* workspace) : memory(workspace) {
-    (void)linear.each_columns([&](int64_t, int64_t columns) {
+    (void)linear.for_each_column_block([&](int64_t, int64_t columns) {
       tiles += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
       return Status();
     });
@@ -187,20 +187,20 @@ struct LossMemory {
   }
 
   Memory memory;
-  int64_t tiles = 0;         // of a row, in all of its blocks
+  int64_t tiles = 0;         // tiles of a row, over all blocks
   RowSums<A>* tile_sums;     // [rows, tiles]
   A *label_logits, *losses;  // [rows]
   A* totals;
-  A* sums;  // of a block of logits
+  A* sums;  // one block of logits
 };
 
-// What the backward computes from x, the weight and dz of a block of columns, [rows, columns].
+// The products of the backward for dz [rows, columns] of a block of columns.
 class LossProducts {
  public:
-  // Without memory: for the size of the workspace.
+  // A null workspace is allowed, to compute the size.
   LossProducts(const Call& call, void* workspace);
 
-  // dW of the block; dx, or its part that comes from the block; dbias of the block.
+  // dW of the block, dx or its contribution from the block, and dbias of the block.
   Matmul dweight(int64_t column, int64_t columns) const;
   Matmul dx(int64_t column, int64_t columns) const;
   Matmul whole_dx() const { return dx_product(0, linear.classes, dx_); }
@@ -212,7 +212,7 @@ class LossProducts {
   LinearLogits linear;
   bool need_dx, need_dweight, need_dbias;
   void *sums, *dz;
-  void* dx_sums = nullptr;  // the parts of dx, where they are wider than dx and there are several
+  void* dx_sums = nullptr;  // accumulator of dx, if there are several blocks and dx is narrower than the compute type
 
  private:
   Matmul dx_product(int64_t column, int64_t columns, void* to) const;

@@ -1,5 +1,5 @@
-// The loops over the blocks of logits, on the CPU and on a GPU alike. `Device` has what each of them does with a block,
-// or with all rows of some columns at once, where it has a kernel for that.
+// The loops over blocks of logits, on CPU and GPU. `Device` has the steps for a block, and the fused kernels, if any,
+// for all rows of a block of columns.
 #pragma once
 
 #include "ops/loss/linear_cross_entropy.h"
@@ -14,11 +14,11 @@ Status linear_cross_entropy_forward(const Call& call) {
   const LossMemory<A> memory(linear, call.workspace);
   FUSEDOPS_TRY(Device::check_labels(losses, call));
   int64_t tile = 0;
-  FUSEDOPS_TRY(linear.each_columns([&](int64_t column, int64_t columns) {
+  FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
     bool done = false;
-    FUSEDOPS_TRY(Device::template sum_at_once<T>(losses, linear, column, columns, memory, tile, call.context, &done));
+    FUSEDOPS_TRY(Device::template sum_fused<T>(losses, linear, column, columns, memory, tile, call.context, &done));
     if (!done)
-      FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
+      FUSEDOPS_TRY(linear.for_each_row_block([&](int64_t row, int64_t rows) {
         const auto block = linear.block<T>(row, rows, column, columns, memory.sums);
         FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
         return Device::sum_tiles(losses, block, memory, tile, call.context);
@@ -36,12 +36,12 @@ Status linear_cross_entropy_gradient(const Call& call) {
   const LinearLogits& linear = products.linear;
   const LossGradient<A> gradient(call, kLinearCrossEntropyBackward, linear.rows, linear.classes);
   FUSEDOPS_TRY(Device::check_labels(gradient, call));
-  FUSEDOPS_TRY(linear.each_columns([&](int64_t column, int64_t columns) {
+  FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
     T* const dz = static_cast<T*>(products.dz);
     bool done = false;
-    FUSEDOPS_TRY(Device::differentiate_at_once(gradient, linear, column, columns, dz, call.context, &done));
+    FUSEDOPS_TRY(Device::differentiate_fused(gradient, linear, column, columns, dz, call.context, &done));
     if (!done)
-      FUSEDOPS_TRY(linear.each_rows([&](int64_t row, int64_t rows) {
+      FUSEDOPS_TRY(linear.for_each_row_block([&](int64_t row, int64_t rows) {
         const auto block = linear.block<T>(row, rows, column, columns, static_cast<A*>(products.sums));
         FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
         return Device::differentiate(gradient, block, dz + row * columns, call.context);

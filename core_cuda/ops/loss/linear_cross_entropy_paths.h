@@ -1,4 +1,4 @@
-// The kernels in which a block of logits is computed and used at once.
+// Fused kernels that compute a block of logits and reduce it in the epilogue.
 #pragma once
 
 #include "core/declaration/dispatch.h"
@@ -7,12 +7,12 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int64_t kFineColumns = 128;  // of a tile of those kernels
-inline constexpr double kMaxCap = 64;         // beyond, their tanh would err by more than the sums do
+inline constexpr int64_t kFineColumns = 128;  // columns of a tile of these kernels
+inline constexpr double kMaxCap = 64;         // beyond, the error of their tanh exceeds that of the sums
 
 FUSEDOPS_HD int64_t fine_tiles(int64_t columns) { return (columns + kFineColumns - 1) / kFineColumns; }
 
-// The logits of all rows of some columns: in registers, or in blocks of sums in the workspace.
+// Logits of a block of columns: in registers, or as sums in the workspace.
 enum class LogitsKernel { sm90, blocks };
 
 struct LogitsProblem {
@@ -35,7 +35,7 @@ inline constexpr LogitsEntry kLogits[] = {
      "few, wide or misaligned rows, or a large soft cap"},
 };
 
-// The first writes the sums of each fine tile, [rows, fine tiles], the second dz, [rows, columns].
+// The forward stores the sums of each fine tile, [rows, fine tiles]; the backward stores dz, [rows, columns].
 template <class T>
 Status sum_logits_sm90(const LossRows<float>& losses, const Matmul& product, const LogitBlock<T>& block,
                        RowSums<float>* fine, float* label_logits, const Context& context);

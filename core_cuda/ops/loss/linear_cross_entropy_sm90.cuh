@@ -1,6 +1,6 @@
-// Blocks of logits for 16 bits on compute capability 9.x: the product, and in its epilogue what the loss makes of the
-// logits, which never leave the registers. Limit: the tensor cores. One warpgroup's exponentials take about as long as
-// a tenth of the other's product of depth 4096 (direct_epilogue_sm90.cuh).
+// Blocks of 16-bit logits on compute capability 9.x: a product whose epilogue computes the sums of the loss, or dz,
+// from logits in registers. Limit: the tensor cores. The exponentials of one warpgroup take a tenth of the other's
+// product of depth 4096 (direct_epilogue_sm90.cuh).
 #pragma once
 
 #include "core/cuda/rounding.cuh"
@@ -9,11 +9,11 @@
 
 namespace fusedops::cuda {
 
-// The forward writes the sums of each tile of kFineColumns and the logits of the labels; the backward writes dz.
+// The forward stores the sums of each tile of kFineColumns and the logits of the labels; the backward stores dz.
 template <class T>
 struct StoreLoss {
   LogitBlock<T> block;
-  LossGradient<float> loss;  // of the forward, only what LossRows has
+  LossGradient<float> loss;  // the forward only sets the base, LossRows
   RowSums<float>* fine;      // [rows, fine tiles]; null: the backward
   float* label_logits;
   T* dz;
@@ -28,8 +28,8 @@ struct StoreLoss {
   }
 
  private:
-  // kPlain: the sums are the logits. All of this is written out for each of a row's 32 sums: with branches around bias
-  // and cap for each of them, fetching instructions took longer than the product.
+  // kPlain: the sums are the logits. The loops over a row's 32 sums are unrolled: with branches for bias and cap in
+  // each step, instruction fetches took longer than the product.
   template <bool kPlain>
   __forceinline__ __device__ void each_row(const SumPlace::Sums& sums, const WorkTile& work_tile) const {
     const int first_row = work_tile.row + SumPlace::first_row();
@@ -59,12 +59,12 @@ struct StoreLoss {
     if constexpr (kPlain) return {sum, 1.0f};
     const float z = block.bias ? sum + to_compute(block.bias[column]) : sum;
     if (block.cap == 0) return {z, 1.0f};
-    // The form that costs least. Its error is absolute: that of a small cap is less than the error of the sum.
+    // The cheapest form. Its error is absolute, and below the error of the sum if the cap is small.
     const float t = 1 - 2 * activations::reciprocal(1 + exp2_(z * block.inverse_cap * float(2 * kLog2E)));
     return {block.cap * t, 1 - t * t};
   }
 
-  // Whole groups of 8 columns exist, or none of the group.
+  // Groups of 8 columns in a tile; the columns are a multiple of 8.
   __forceinline__ __device__ int groups_in(int tile) const {
     return min(SumPlace::kGroups, int((block.columns - int64_t(tile) * kFineColumns) / 8));
   }
@@ -75,7 +75,7 @@ struct StoreLoss {
     constexpr float kNothing = -std::numeric_limits<float>::infinity();
     const int groups = groups_in(tile), place = threadIdx.x % 4;
     const int64_t first = int64_t(tile) * kFineColumns + place * 2;
-    const int own = label - block.first_class - first;  // of the thread's own columns, if it is one of them
+    const int own = label - block.first_class - first;  // the label's column, relative to the thread's first one
     float logits[2 * SumPlace::kGroups], max = kNothing;
 #pragma unroll
     for (int j = 0; j < 2 * SumPlace::kGroups; ++j) {
@@ -86,7 +86,7 @@ struct StoreLoss {
     }
     max = in_quad(max, [](float a, float b) { return fmax(a, b); });
     const auto add = [](float a, float b) { return a + b; };
-    const float base = max == kNothing ? 0 : max;  // -inf minus -inf would be NaN
+    const float base = max == kNothing ? 0 : max;  // -inf minus -inf is NaN
     float exponentials = 0, mean = 0;
 #pragma unroll
     for (int j = 0; j < 2 * SumPlace::kGroups; ++j) exponentials += exp2_or_zero((logits[j] - base) * float(kLog2E));
@@ -122,7 +122,7 @@ struct StoreLoss {
         values[j] = 0;
         if (ignored || group + j / 2 >= groups) continue;
         const auto z = logit<kPlain>(sums[group * 2 + j], first + at);
-        auto chosen = derivative;  // a reference to one of both would keep them in local memory
+        auto chosen = derivative;  // a reference would keep both in local memory
         if (own == at) chosen = of_label;
         values[j] = chosen(z.value) * z.slope;
       }

@@ -1,4 +1,4 @@
-// The rules of losses.h.
+// Checks and shape inference of the losses.
 #include "ops/loss/losses.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace fusedops {
 namespace {
 
-// The end of the error for labels that have the shape of the rows along dimension 1, as PyTorch's loss of [N, C, ...].
+// Advice appended to the error for labels that match classes in dimension 1, as in PyTorch's loss of [N, C, ...].
 std::string advice_on_columns(Rule& rule, const Shape& labels, int rows_of) {
   Shape last = rule.inputs[rows_of];
   if (last.rank < 3 || labels.rank != last.rank - 1) return "";
@@ -19,7 +19,7 @@ std::string advice_on_columns(Rule& rule, const Shape& labels, int rows_of) {
   return ": give " + name + " with the " + columns + " last, as " + rule.show(last);
 }
 
-Status check_labels(Rule& rule, const LossPlaces& at, int rows_of) {
+Status check_labels(Rule& rule, const LossArguments& at, int rows_of) {
   Shape &got = rule.inputs[at.labels], &of_rows = rule.inputs[rows_of];
   if (got.dtype != DType::i32 && got.dtype != DType::i64)
     return rule.must(at.labels, "be int32 or int64", name_of(got.dtype));
@@ -32,9 +32,9 @@ Status check_labels(Rule& rule, const LossPlaces& at, int rows_of) {
                    rule.show(got) + advice_on_columns(rule, got, rows_of));
 }
 
-bool is_per_row(const Rule& rule, const LossPlaces& at) { return rule.attributes[at.reduction] == "none"; }
+bool is_per_row(const Rule& rule, const LossArguments& at) { return rule.attributes[at.reduction] == "none"; }
 
-// Two numbers for each row.
+// Two values per row.
 Shape lse_shape(const Rule& rule, int rows_of) {
   Shape shape = rule.inputs[rows_of];
   shape.dtype = compute_dtype(shape.dtype);
@@ -66,7 +66,7 @@ Status check_number(const Rule& rule, int input, DType dtype) {
   return rule.must(input, "have shape []", rule.show(got));
 }
 
-Status check_classes(const Rule& rule, const LossPlaces& at, const Shape& logits) {
+Status check_classes(const Rule& rule, const LossArguments& at, const Shape& logits) {
   const int64_t first = rule.attributes[at.first_class], classes = rule.attributes[at.classes];
   const bool is_known = logits.ranked && logits.dims[logits.rank - 1] >= 0;
   const int64_t least = first + (is_known ? logits.dims[logits.rank - 1] : 0);
@@ -75,7 +75,7 @@ Status check_classes(const Rule& rule, const LossPlaces& at, const Shape& logits
                        ", first_class and the classes of the logits; got ", std::to_string(classes));
 }
 
-Status check_arguments(Rule& rule, const LossPlaces& at, int rows_of, const Shape& logits) {
+Status check_arguments(Rule& rule, const LossArguments& at, int rows_of, const Shape& logits) {
   FUSEDOPS_TRY(rule.has_rows(rows_of));
   FUSEDOPS_TRY(check_classes(rule, at, logits));
   return check_labels(rule, at, rows_of);

@@ -1,6 +1,6 @@
-// What the CUDA kernels of the losses have in common. Rows of logits are cut into tiles, one block for each, so that a
+// Shared parts of the CUDA kernels of the losses. Rows of logits are divided into tiles, one per block, so that a
 // single row of a large vocabulary occupies many multiprocessors; the sums of each tile go to the workspace. A second
-// kernel joins the tiles of each row, a third adds the rows, both in a fixed order.
+// kernel combines the tiles of each row, a third sums the rows, both in a fixed order.
 #pragma once
 
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace fusedops::cuda {
 
-// Rows cut into tiles of the same size, one block for each. Short rows share a block.
+// Rows divided into tiles of equal size, one per block. Short rows share a block.
 struct RowTiles {
   RowGroups groups;
   int64_t per_row;
@@ -25,9 +25,9 @@ RowTiles row_tiles(int64_t size) {
   return {groups, std::max<int64_t>((size + groups.tile - 1) / groups.tile, 1)};
 }
 
-// A thread's place in a tile.
+// Position of a thread in a tile.
 struct TileThread : RowThread<> {
-  int64_t tile, start;  // the tile's index in its row, and its first element
+  int64_t tile, start;  // index of the tile in its row, and its first element
 
   __device__ explicit TileThread(const RowTiles& tiles)
       : RowThread<>(tiles.groups, blockIdx.x / tiles.per_row),
@@ -38,7 +38,7 @@ struct TileThread : RowThread<> {
 inline constexpr int kSumPacks = 8;  // per thread: few sums in the workspace, and many bytes in flight
 static_assert(LossTiles::kTileBytes == kThreads * kSumPacks * sizeof(Pack<float>));
 
-// Of the tiles of a row, where there are sums of `stride` tiles for each row.
+// RowSums of the tiles of each row, with `stride` tiles per row.
 template <class A>
 struct TileSums {
   RowSums<A>* data;
@@ -47,13 +47,13 @@ struct TileSums {
   __device__ RowSums<A>& at(int64_t row, int64_t tile) const { return data[row * stride + tile]; }
 };
 
-// A logit as it is read. Another `Logit` computes it first, in the compute type.
+// `Logit` for logits in memory; other types compute the logit from the loaded value, in the compute type.
 struct PlainLogit {};
 
-// Writes the sums of the tiles of these logits. Limit: memory bandwidth, or the arithmetic of `Logit`.
+// Stores the sums of the tiles of these logits. Limit: memory bandwidth, or the arithmetic of `Logit`.
 //
-// Four blocks of 256 threads on a multiprocessor leave 64 registers to a thread: too few for float64, and for packs
-// that are not aligned.
+// Four blocks of 256 threads per multiprocessor leave 64 registers to a thread: too few for float64 and for misaligned
+// packs.
 template <bool kAligned, class T, class Logit>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
     tile_sums_kernel(const Losses<compute_t<T>> losses, const Logits<T> logits, const Logit logit, const RowTiles tiles,
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
   const auto count = [&](int p) { return me.row < logits.rows ? logits.columns - me.at<T>(me.start, p) : 0; };
   const auto from = [&](int p) { return logits.row(me.row) + me.at<T>(me.start, p); };
   Pack<T> packs[kSumPacks];
-  if constexpr (!kAligned && sizeof(T) == 2) {  // all are on their way before the first is shifted
+  if constexpr (!kAligned && sizeof(T) == 2) {  // issues all loads before the first shift
     UnalignedPack<T> unaligned[kSumPacks];
 #pragma unroll
     for (int p = 0; p < kSumPacks; ++p) unaligned[p].begin(from(p), count(p));
@@ -99,10 +99,10 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
     }
   };
 
-  // Exponentials are relative to the thread's own maximum; each thread then scales its sum to the maximum of the tile.
+  // Exponentials are relative to the thread's own maximum; the sum is then rescaled to the maximum of the tile.
   A max = kNothing, sum = 0;
   each([&](A x) { max = fmax(max, x); });
-  const A base = max == kNothing ? A(0) : max;  // -inf minus -inf would be NaN before the whole row is known
+  const A base = max == kNothing ? A(0) : max;  // -inf minus -inf is NaN, and other tiles may have finite logits
   each([&](A x) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
 
   __shared__ A scratch[3][32];
@@ -129,13 +129,13 @@ Status sum_tiles(const Losses<compute_t<T>>& losses, const Logits<T>& logits, co
                 tiles.blocks(logits.rows), tiles.groups.block_threads, losses, logits, logit, tiles, to);
 }
 
-// The sums over the rows.
+// Loss and row count of a block of rows.
 template <class A>
 struct Total {
   A loss, count;
 };
 
-// One thread for each row. label_logit(row, label) is the logit of its label.
+// One thread per row. label_logit(row, label) is the logit of its label.
 template <class A, class LabelLogit>
 __global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> losses, const TileSums<A> tile_sums,
                                                               const LabelLogit label_logit, Total<A>* totals) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> lo
   const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   A loss = 0, counts = 0;
   if (row < losses.rows) {
-    const RowSums<A> sums = losses.joined(&tile_sums.at(row, 0), tile_sums.stride);
+    const RowSums<A> sums = losses.combined(&tile_sums.at(row, 0), tile_sums.stride);
     const Lse<A> lse = losses.lse[row] = losses.row_lse(sums);
     const int64_t label = losses.labels[row];
     if (!losses.is_ignored(label)) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kSumThreads)
   if (losses.reduction != Reduction::none) *losses.loss = losses.reduction == Reduction::sum ? loss : loss / counts;
 }
 
-// Writes lse, count and the losses. `totals` is memory for LossTiles::blocks of them.
+// Stores lse, count and the losses. `totals`: memory for LossTiles::blocks of them.
 template <class A, class LabelLogit>
 Status finish_losses(const Losses<A>& losses, const TileSums<A>& tile_sums, const LabelLogit& label_logit,
                      Total<A>* totals, const Context& context) {

@@ -1,15 +1,15 @@
-// What cross_entropy and linear_cross_entropy have in common, row by row: labels, options, the loss from the sums over
-// the logits, and the gradient of a logit. With a share of label_smoothing spread over all classes, the loss is
+// Row-wise formulas of cross_entropy and linear_cross_entropy: labels, options, the loss from sums over the logits, and
+// the gradient of a logit. With label_smoothing, the loss is
 //   (1 - smoothing) * (lse - x[label]) + smoothing * (lse - mean(x)), lse = log(sum(exp(x)))
 // and its gradient by x
 //   (exp(x - lse) - smoothing / classes - (1 - smoothing) * [label]) * slope of the row.
-// lse is stored in two parts: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
-// the digits of the logarithm beside a large logit.
+// lse is stored as two numbers: the largest logit, and the logarithm of the sum relative to it. Their sum would lose
+// the digits of the logarithm if the logit is large.
 //
-// The logits may be those of some of the classes, from first_class on. Labels are those of all classes then, and x[c]
-// is 0 for a class c that is elsewhere:
+// The logits may be a shard of the classes, from first_class on. Labels then count over all classes, and x[c] is 0 for
+// a class c of another shard:
 //   loss = lse - (1 - smoothing) * x[label] - smoothing * sum(x) / classes
-// The sums over these logits, and so lse, have no part of the others. The gradient is as above.
+// The sums, and so lse, are over this shard alone. The gradient is as above.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@ inline constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
 
 enum class Reduction : uint8_t { none, sum, mean };
 
-// Where an operator has what all of them have.
-struct LossPlaces {
+// Argument indices that all loss operators have.
+struct LossArguments {
   int labels;
   AttributePlace<int64_t> ignore_index;
   AttributePlace<double> label_smoothing;
   AttributePlace<std::string> reduction;
   AttributePlace<int64_t> first_class, classes;
 
-  consteval LossPlaces(const Signature& op)
+  consteval LossArguments(const Signature& op)
       : labels(input_of(op, "labels")),
         ignore_index(attribute_of<int64_t>(op, "ignore_index")),
         label_smoothing(attribute_of<double>(op, "label_smoothing")),
@@ -43,24 +43,24 @@ struct LossPlaces {
         classes(attribute_of<int64_t>(op, "classes")) {}
 };
 
-// Where a forward has its results. lse is [..., 2], count the number of rows that are not ignored.
-struct LossOutputs : LossPlaces {
+// Output indices of a forward. lse is [..., 2]; count is the number of rows that are not ignored.
+struct LossOutputs : LossArguments {
   int loss, lse, count;
 
   consteval LossOutputs(const Signature& op)
-      : LossPlaces(op), loss(output_of(op, "loss")), lse(output_of(op, "lse")), count(output_of(op, "count")) {}
+      : LossArguments(op), loss(output_of(op, "loss")), lse(output_of(op, "lse")), count(output_of(op, "count")) {}
 };
 
-// Where a backward has them.
-struct LossInputs : LossPlaces {
+// Input indices of a backward.
+struct LossInputs : LossArguments {
   int dloss, lse, count;
 
   consteval LossInputs(const Signature& op)
-      : LossPlaces(op), dloss(input_of(op, "dloss")), lse(input_of(op, "lse")), count(input_of(op, "count")) {}
+      : LossArguments(op), dloss(input_of(op, "dloss")), lse(input_of(op, "lse")), count(input_of(op, "count")) {}
 };
 
-// The checks of labels, options and saved statistics. The rows are those of the input `rows_of`; of a forward, the
-// outputs.
+// Checks labels, options and saved statistics, and infers the outputs of a forward. The rows are those of the input
+// `rows_of`.
 Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& logits);
 Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits);
 
@@ -82,7 +82,7 @@ struct Labels {
 template <class A>
 struct LossRows {
   LossRows() = default;
-  LossRows(const Call& call, const LossPlaces& at, int64_t rows, int64_t columns)
+  LossRows(const Call& call, const LossArguments& at, int64_t rows, int64_t columns)
       : rows(rows),
         columns(columns),
         first_class(call.attributes[at.first_class]),
@@ -96,12 +96,12 @@ struct LossRows {
 
   FUSEDOPS_HD bool is_ignored(int64_t label) const { return label == labels.ignored; }
   FUSEDOPS_HD bool is_class(int64_t label) const { return label >= 0 && label < classes; }
-  // The column of a label, which may be outside of the columns.
+  // The column of a label; it may be out of range.
   FUSEDOPS_HD int64_t column_of(int64_t label) const { return label - first_class; }
   FUSEDOPS_HD bool has_column_of(int64_t label) const { return column_of(label) >= 0 && column_of(label) < columns; }
 
   int64_t rows, columns;
-  int64_t first_class, classes;  // the class of the first column, and the number of all classes
+  int64_t first_class, classes;  // class of the first column, number of all classes
   Labels labels;
   A smoothing, sharpness;  // their sum is 1
   Reduction reduction;
@@ -111,10 +111,9 @@ struct LossRows {
 template <class A>
 struct RowSums {
   A max;
-  A exponentials;  // the sum of exp(x - max)
-  A mean;   // the sum of (x - max) / classes, divided term by term, so that it cannot overflow; only if labels are
-            // smoothed
-  A share;  // of the classes, that these are
+  A exponentials;    // sum of exp(x - max)
+  A mean;            // with smoothing: sum of (x - max) / classes, divided term by term to avoid overflow
+  A class_fraction;  // fraction of the classes in the tile
 };
 
 template <class A>
@@ -129,17 +128,17 @@ struct Losses : LossRows<A> {
         loss(call.output<A>(at.loss)),
         lse(call.output<Lse<A>>(at.lse)),
         count(call.output<A>(at.count)),
-        elsewhere(1 - static_cast<A>(columns) / static_cast<A>(std::max<int64_t>(this->classes, 1))) {}
+        missing_fraction(1 - static_cast<A>(columns) / static_cast<A>(std::max<int64_t>(this->classes, 1))) {}
 
-  // The sums of a row, or of a larger tile, from those of its tiles.
-  FUSEDOPS_HD RowSums<A> joined(const RowSums<A>* tiles, int64_t count) const {
+  // Combines the sums of tiles into those of a row or a larger tile.
+  FUSEDOPS_HD RowSums<A> combined(const RowSums<A>* tiles, int64_t count) const {
     RowSums<A> row = {-std::numeric_limits<A>::infinity(), 0, 0, 0};
     for (int64_t i = 0; i < count; ++i) row.max = fmax(row.max, tiles[i].max);
     for (int64_t i = 0; i < count; ++i) {
-      const A below = tiles[i].max == row.max ? A(0) : tiles[i].max - row.max;  // infinities may be equal, too
+      const A below = tiles[i].max == row.max ? A(0) : tiles[i].max - row.max;  // 0 for equal infinities
       row.exponentials += tiles[i].exponentials * exp2_or_zero(below * A(kLog2E));
-      row.share += tiles[i].share;
-      if (this->smoothing != 0) row.mean += tiles[i].mean + below * tiles[i].share;
+      row.class_fraction += tiles[i].class_fraction;
+      if (this->smoothing != 0) row.mean += tiles[i].mean + below * tiles[i].class_fraction;
     }
     return row;
   }
@@ -154,14 +153,14 @@ struct Losses : LossRows<A> {
     const A loss = lse.log_sum + (lse.max - of_label);
     if (this->smoothing == 0) return loss;
     A rest = lse.log_sum - sums.mean;
-    if (elsewhere != 0) rest += elsewhere * lse.max;
+    if (missing_fraction != 0) rest += missing_fraction * lse.max;
     return this->sharpness * loss + this->smoothing * rest;
   }
 
   A* loss;
   Lse<A>* lse;
   A* count;
-  A elsewhere;  // the fraction of the classes that have no column
+  A missing_fraction;  // fraction of the classes in other shards
 };
 
 template <class A>
@@ -174,24 +173,25 @@ struct LossGradient : LossRows<A> {
         count(call.input<A>(at.count)),
         uniform(static_cast<A>(call.attributes[at.label_smoothing] / static_cast<double>(this->classes))) {}
 
-  // The factor of the row's gradient.
+  // Upstream gradient of the row's loss.
   FUSEDOPS_HD A slope(int64_t row) const {
     if (this->reduction == Reduction::none) return dloss[row];
     return this->reduction == Reduction::sum ? *dloss : *dloss / *count;
   }
 
-  // The derivative by the logits of one row, without the term of the label.
+  // Derivative by a logit of the row.
   struct Row {
     A max, log2_sum, uniform, slope;
 
     FUSEDOPS_HD A operator()(A x) const { return (exp2_((x - max) * A(kLog2E) - log2_sum) - uniform) * slope; }
   };
 
+  // For logits other than the label's.
   FUSEDOPS_HD Row derivative(int64_t row, A slope) const {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform, slope};
   }
 
-  // The same with the term of the label.
+  // For the logit of the label.
   FUSEDOPS_HD Row derivative_of_label(int64_t row, A slope) const {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->sharpness, slope};
   }
@@ -199,11 +199,11 @@ struct LossGradient : LossRows<A> {
   const A* dloss;
   const Lse<A>* lse;
   const A* count;
-  A uniform;  // each class's share of the smoothing
+  A uniform;  // smoothing / classes
 };
 
-// How rows of logits are cut into tiles, on a GPU and by linear_cross_entropy, and how the GPU groups rows into blocks
-// whose losses are added. It depends on the shape alone.
+// Division of rows of logits into tiles, on a GPU and in linear_cross_entropy, and of rows into blocks whose losses the
+// GPU sums. Depends on the shape alone.
 struct LossTiles {
   static constexpr int64_t kTileBytes = 32 << 10, kBlockRows = 256;
 
@@ -211,7 +211,7 @@ struct LossTiles {
       : tiles(std::max<int64_t>((classes * size_of(dtype) + kTileBytes - 1) / kTileBytes, 1)),
         blocks((rows + kBlockRows - 1) / kBlockRows) {}
 
-  int64_t tiles;  // of a row
+  int64_t tiles;  // per row
   int64_t blocks;
 };
 

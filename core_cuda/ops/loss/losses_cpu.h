@@ -1,4 +1,4 @@
-// What the CPU kernels of the losses have in common.
+// Shared parts of the CPU kernels of the losses.
 #pragma once
 
 #include <limits>
@@ -10,7 +10,7 @@
 
 namespace fusedops::cpu {
 
-// The ignore_index of callers that ignore no label, such as Keras's losses without ignore_class.
+// The ignore_index of callers that ignore no label, such as Keras losses without ignore_class.
 inline constexpr int64_t kIgnoresNone = std::numeric_limits<int64_t>::min();
 
 // The number of rows that are not ignored, or an error that names the first label that is no class.
@@ -31,14 +31,13 @@ Status count_rows(const LossRows<A>& call, const char* op, int64_t* count) {
   return {};
 }
 
-// Of a row, or of a tile of it, that has `size` of the classes.
+// RowSums of a row, or of a tile of it, with `size` classes.
 template <class T, class A>
 RowSums<A> row_sums(const LossRows<A>& call, const T* x, int64_t size) {
   const auto block = [=](int64_t start, int64_t n, A* buffer) { return widened(x + start, buffer, n); };
   const auto [max, sum] = exp_sum<A>(size, A(kLog2E), nullptr, block);
   RowSums<A> sums{max, sum / kExpScale<A>, 0, static_cast<A>(size) / static_cast<A>(call.classes)};
-  // Without a finite logit, terms are relative to 0: -inf less -inf would make the row's sum NaN, which other tiles
-  // have.
+  // Without a finite logit, terms are relative to 0: -inf minus -inf is NaN, and other tiles may have finite logits.
   const A base = max == -std::numeric_limits<A>::infinity() ? A(0) : max;
   if (base != max) {
     sums.exponentials = 0;
@@ -54,8 +53,8 @@ RowSums<A> row_sums(const LossRows<A>& call, const T* x, int64_t size) {
   return sums;
 }
 
-// Writes lse and count, and the losses: of the rows, or their sum or mean. sums_of(row) and label_logit(row, label)
-// give what a row's are computed from; `losses` is memory for a number for each row.
+// Stores lse, count, and the losses or their sum or mean, from sums_of(row) and label_logit(row, label). `losses`:
+// memory for one value per row.
 template <class A, class Sums, class LabelLogit>
 Status finish_losses(const Losses<A>& call, const char* op, const Context& context, int64_t cost, A* losses,
                      Sums&& sums_of, LabelLogit&& label_logit) {
