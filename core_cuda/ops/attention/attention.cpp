@@ -9,7 +9,7 @@
 namespace fusedops {
 namespace {
 
-// ---- Where the operators have what they share ----
+// ---- Argument indices ----
 
 struct Places {
   std::string_view name;

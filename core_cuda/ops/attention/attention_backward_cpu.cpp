@@ -125,8 +125,8 @@ class Backward {
     A *dk, *dv;               // of the block: [keys, dim], [keys, dim_v]
   };
 
-  bool wants_dq() const { return parts_ != Parts::of_keys; }
-  bool wants_dk() const { return parts_ != Parts::of_queries; }
+  bool needs_dq() const { return parts_ != Parts::of_keys; }
+  bool needs_dk() const { return parts_ != Parts::of_queries; }
 
   void compute_item(int64_t i, const Buffers& to) const {
     if (parts_ == Parts::of_queries)
@@ -148,22 +148,22 @@ class Backward {
     }
     std::fill(to.lse + (last - first), to.lse + rounded_up(last - first, nr), A(0));
     std::fill(to.delta + (last - first), to.delta + rounded_up(last - first, nr), A(0));
-    if (wants_dq()) std::fill_n(to.dq, rounded_up(last - first, nr) * dim_, A(0));
+    if (needs_dq()) std::fill_n(to.dq, rounded_up(last - first, nr) * dim_, A(0));
     for (int key = keys.begin; key < keys.end; key += kKeys) {
       const int all = std::min(kKeys, keys.end - key), count = std::clamp(kept - key, 0, all);
-      if (wants_dk()) {
+      if (needs_dk()) {
         std::fill_n(to.dk, keys_ * dim_n_, A(0));
         std::fill_n(to.dv, keys_ * dim_v_n_, A(0));
       }
       if (count > 0) compute_block(group, first, last, {key, key + count}, to);
-      if (!wants_dk()) continue;
+      if (!needs_dk()) continue;
       for (int j = 0; j < all; ++j) {
         store(to.dk + j * dim_n_, 1, static_cast<A>(call_.scale), call_.dim, group.of_key<T>(call_.dk, key + j));
         store(to.dv + j * dim_v_n_, 1, static_cast<A>(call_.dropout.scale), call_.dim_v,
               group.of_key<T>(call_.dv, key + j));
       }
     }
-    if (!wants_dq()) return;
+    if (!needs_dq()) return;
     for (int64_t row = first; row < last; ++row)
       store(to.dq + (row - first) / nr * nr * dim_ + (row - first) % nr, nr, static_cast<A>(call_.scale), call_.dim,
             group.of_query<T>(call_.dq, row));
@@ -178,7 +178,7 @@ class Backward {
     const auto v = [&](int64_t j) { return group.of_key<const T>(call_.v, keys.begin + static_cast<int>(j)); };
     pack_rows(k, count, call_.dim, to.k, kernel_.mr);
     pack_rows(v, count, call_.dim_v, to.v, kernel_.mr);
-    if (wants_dq()) pack_columns(k, count, count, call_.dim, to.k_transposed, kernel_.mr);
+    if (needs_dq()) pack_columns(k, count, count, call_.dim, to.k_transposed, kernel_.mr);
     // Tiles begin at multiples of kTile whether or not all their rows see a key, so that the order of sums is fixed.
     const int64_t from = std::max(first, queries.begin * int64_t(call_.group)) / kTile * kTile;
     const int64_t end = std::min(last, queries.end * int64_t(call_.group));
@@ -195,28 +195,28 @@ class Backward {
     pack_rows(dy, rows, call_.dim_v, to.dy, nr);
     if (logits_.sign != 1)
       for (int64_t i = 0; i < padded * call_.dim; ++i) to.q[i] *= logits_.sign;
-    if (wants_dk()) {
+    if (needs_dk()) {
       pack_columns(q, rows, padded, call_.dim, to.q_rows, nr);
       pack_columns(dy, rows, padded, call_.dim_v, to.dy_rows, nr);
     }
     for (int64_t i = 0; i < padded; i += nr) {
       const int lanes = static_cast<int>(std::min<int64_t>(nr, rows - i));
-      const bool sees = compute_panel(group, row + i, lanes, keys, to.q + i * call_.dim, to.dy + i * call_.dim_v,
-                                      to.lse + (row - first) + i, to.delta + (row - first) + i, to);
-      if (sees && wants_dq()) {
+      const bool has_visible = compute_panel(group, row + i, lanes, keys, to.q + i * call_.dim, to.dy + i * call_.dim_v,
+                                             to.lse + (row - first) + i, to.delta + (row - first) + i, to);
+      if (has_visible && needs_dq()) {
         A* dq = to.dq + (row - first + i) * dim_;
         for (int64_t d = 0; d < dim_; d += kernel_.mr)
           kernel_.multiply(count, to.k_transposed + d * count, to.ds, dq + d * nr, nr, true);
       }
-      if (!wants_dk()) continue;
-      if (!sees) {
+      if (!needs_dk()) continue;
+      if (!has_visible) {
         std::fill_n(to.p, panel_keys * nr, A(0));
         std::fill_n(to.ds, panel_keys * nr, A(0));
       }
       turn(to.p, panel_keys, padded, i, to.all_p);
       turn(to.ds, panel_keys, padded, i, to.all_ds);
     }
-    if (!wants_dk()) return;
+    if (!needs_dk()) return;
     multiply_panels(kernel_, panel_keys, dim_v_n_, padded, to.all_p, to.dy_rows, to.dv, dim_v_n_, true);
     multiply_panels(kernel_, panel_keys, dim_n_, padded, to.all_ds, to.q_rows, to.dk, dim_n_, true);
   }
@@ -226,8 +226,8 @@ class Backward {
                      const A* delta, const Buffers& to) const {
     const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
     if (seen.end <= keys.begin || seen.begin >= keys.end) return false;
-    const Range by_all = call_.band.keys_of_all(group.sequence, queries);
-    const bool is_masked = call_.has_mask || keys.begin < by_all.begin || keys.end > by_all.end;
+    const Range visible_to_all = call_.band.keys_of_all(group.sequence, queries);
+    const bool is_masked = call_.has_mask || keys.begin < visible_to_all.begin || keys.end > visible_to_all.end;
     const int count = keys.end - keys.begin;
     uint8_t keep[kKeys * kMaxNr], drawn[kKeys * kMaxNr];
     if (is_masked && !find_visible(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;

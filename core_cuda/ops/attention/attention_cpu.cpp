@@ -132,8 +132,8 @@ class Forward {
     const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
     const int count = std::min(packed, seen.end - key);
     if (count <= 0 || seen.begin >= key + count) return;
-    const Range by_all = call_.band.keys_of_all(group.sequence, queries);
-    const bool is_masked = call_.has_mask || key < by_all.begin || key + count > by_all.end;
+    const Range visible_to_all = call_.band.keys_of_all(group.sequence, queries);
+    const bool is_masked = call_.has_mask || key < visible_to_all.begin || key + count > visible_to_all.end;
     uint8_t keep[kKeys * kMaxNr];
     if (is_masked && !find_visible(group, row, rows, key, count, kernel_.nr, keep)) return;
     const int64_t padded = rounded_up(count, kernel_.mr);
@@ -163,7 +163,7 @@ class Forward {
     A lse = max * logits_.unit + std::log(sum);
     A factor = static_cast<A>(call_.dropout.scale) / sum;
     if (sum == 0) {  // no visible key, or only scores of -inf
-      factor = group.keeps_any(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
+      factor = group.has_visible_key(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
       lse = -std::numeric_limits<A>::infinity();
     }
     *group.of_query<A>(call_.lse, row) = lse;

@@ -78,7 +78,7 @@ struct HeadGroup {
 
   // The mask of a row.
   const uint8_t* mask(int64_t row) const { return call.mask.row(index(row)); }
-  bool keeps_any(int64_t row) const {
+  bool has_visible_key(int64_t row) const {
     const Range keys = call.band.keys(sequence, query(row));
     if (keys.is_empty() || !call.has_mask) return !keys.is_empty();
     const uint8_t* kept = mask(row);

@@ -8,7 +8,7 @@ namespace {
 
 // Running maximum of the offsets, clamped to [0, size]: a scan over the threads of a block, each with adjacent offsets.
 // Every block computes it, and block 0 stores it. Returns the positions from the first offset up to the last.
-__device__ Range ordered(const int32_t* given, int64_t count, int size, int32_t* to) {
+__device__ Range sanitized(const int32_t* given, int64_t count, int size, int32_t* to) {
   constexpr unsigned kAll = ~0u;
   __shared__ int warp_partials[kThreads / 32];
   const auto within = [=](int64_t i) { return min(max(given[i], 0), size); };
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kThreads)
                             const bool is_backward) {
   using A = compute_t<T>;
   begin_kernel();
-  const Range queries = ordered(call.offsets_q, offsets.count, call.packed_queries, offsets.q);
-  const Range keys = ordered(call.offsets_k, offsets.count, call.packed_keys, offsets.k);
+  const Range queries = sanitized(call.offsets_q, offsets.count, call.packed_queries, offsets.q);
+  const Range keys = sanitized(call.offsets_k, offsets.count, call.packed_keys, offsets.k);
   const int64_t columns = int64_t(call.heads) * call.dim, columns_v = int64_t(call.heads) * call.dim_v;
   const int64_t key_columns = int64_t(call.key_heads) * call.dim, value_columns = int64_t(call.key_heads) * call.dim_v;
   if (is_backward) {

@@ -89,7 +89,7 @@ __device__ BackwardWork backward_work(const Attention& call, int64_t index) {
 }
 
 // The number of earlier tiles of keys that add to a tile of dq.
-FUSEDOPS_HD int tiles_before(const Band& band, const Sequence& sequence, int key_tile, int kN, int first_query) {
+FUSEDOPS_HD int earlier_key_tiles(const Band& band, const Sequence& sequence, int key_tile, int kN, int first_query) {
   return key_tile - band.keys(sequence, first_query).begin / kN;
 }
 
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
   const int group = warp / Tile::kGroupWarps, in_group = warp % Tile::kGroupWarps;
-  const int group_row = group * Tile::kGroupN, own_out = in_group * Tile::kWarpOut + part * Tile::kOut;
+  const int group_row = group * Tile::kGroupN, first_column = in_group * Tile::kWarpOut + part * Tile::kOut;
   const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
   Fragments<kRowTiles, Tile::kWarpOut / 8> dk = {}, dv = {};
   Copy(call.k.row<const T>(batch, sequence.first_key + first_key, key_head), call.k.position)
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
     const int64_t dq_row = BackwardSums::dq_row(call, b, sequence, head) + first;
     int* const semaphore = sums.semaphores + 1 + dq_row / kM * Tile::kParts + part;
-    const int before = tiles_before(call.band, sequence, key_tile, kN, first);
+    const int before = earlier_key_tiles(call.band, sequence, key_tile, kN, first);
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
     const bool are_all_visible =
         !call.has_mask && first + kM <= sequence.queries && of_all.begin <= first_key && first_key + kN <= of_all.end;
@@ -309,15 +309,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       const int own_scores = group_row * kScorePitch + in_tile;
       if constexpr (Tile::kGroupWarps > 1) store_scores<T, kScorePitch>(s, all_p + own_scores);
       if constexpr (Tile::kGroupWarps > 1) store_scores<T, kScorePitch>(dp, all_ds + own_scores);
-      multiply_scores<AlongRows<kPitch>>(dv, s, dy + in_tile * kPitch + own_out);
+      multiply_scores<AlongRows<kPitch>>(dv, s, dy + in_tile * kPitch + first_column);
       if constexpr (Tile::kGroupWarps == 1) store_scores<T, kScorePitch>(dp, all_ds + own_scores);
-      multiply_scores<AlongRows<kPitch>>(dk, dp, q + in_tile * kPitch + own_out);
+      multiply_scores<AlongRows<kPitch>>(dk, dp, q + in_tile * kPitch + first_column);
     }
     if constexpr (Tile::kGroupWarps > 1) {
       asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(32 * Tile::kGroupWarps) : "memory");
       const int in_tile = (1 - in_group) * kWarpM, others = group_row * kScorePitch + in_tile;
-      multiply<kWarpM, AlongK<kScorePitch>, AlongRows<kPitch>>(dv, all_p + others, dy + in_tile * kPitch + own_out);
-      multiply<kWarpM, AlongK<kScorePitch>, AlongRows<kPitch>>(dk, all_ds + others, q + in_tile * kPitch + own_out);
+      multiply<kWarpM, AlongK<kScorePitch>, AlongRows<kPitch>>(dv, all_p + others,
+                                                               dy + in_tile * kPitch + first_column);
+      multiply<kWarpM, AlongK<kScorePitch>, AlongRows<kPitch>>(dk, all_ds + others,
+                                                               q + in_tile * kPitch + first_column);
     }
     last_semaphore = semaphore;
     int done = before == 0 ? 0 : peek(semaphore);
@@ -355,10 +357,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int rows = sequence.keys - first_key - group_row;
   const int64_t position = sequence.first_key + first_key + group_row;
   T* const own = k + warp * Tile::kGroupN * kPitchOf<Tile::kWarpOut>;
-  store_gradient(dk, static_cast<float>(call.scale), own, call.dk.row<T>(batch, position, key_head) + own_out,
-                 call.dk.position, rows, call.dim - own_out, out_aligned);
-  store_gradient(dv, kDropout ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + own_out,
-                 call.dv.position, rows, call.dim_v - own_out, out_aligned);
+  store_gradient(dk, static_cast<float>(call.scale), own, call.dk.row<T>(batch, position, key_head) + first_column,
+                 call.dk.position, rows, call.dim - first_column, out_aligned);
+  store_gradient(dv, kDropout ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + first_column,
+                 call.dv.position, rows, call.dim_v - first_column, out_aligned);
 }
 
 template <class T, class Tile, bool kDropout>

@@ -56,7 +56,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::fini
   const int begin = tile * kM, end = begin + kM < sequence.queries ? begin + kM : sequence.queries;
   if (begin >= end) return;
   const Range keys = call.band.keys(sequence, Range{begin, end});
-  const bool is_seen = !keys.is_empty() && Tiles(parameters.mask, call, static_cast<int>(b), head)
+  const bool has_sum = !keys.is_empty() && Tiles(parameters.mask, call, static_cast<int>(b), head)
                                                    .keys(tile, {keys.begin / kN, (keys.end - 1) / kN + 1})
                                                    .count() > 0;
   const int thread = threadIdx.x, warpgroup = thread / kWarpgroup;
@@ -64,7 +64,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::fini
   float dq[kDqValues];
 #pragma unroll
   for (int i = 0; i < kDqValues; i += 4) {
-    const auto four = is_seen ? *reinterpret_cast<const float4*>(sums + i * kConsumers * kWarpgroup + thread * 4)
+    const auto four = has_sum ? *reinterpret_cast<const float4*>(sums + i * kConsumers * kWarpgroup + thread * 4)
                               : float4{0, 0, 0, 0};
     dq[i] = four.x, dq[i + 1] = four.y, dq[i + 2] = four.z, dq[i + 3] = four.w;
   }

@@ -34,20 +34,20 @@ struct StoredLabelLogit {
   __device__ A operator()(int64_t row, int64_t) const { return values[row]; }
 };
 
-// Combines at most kPerTile fine tiles into each tile of `coarse`, with a warp per row and tile.
-constexpr int kPerTile = LossTiles::kTileBytes / sizeof(float) / kFineColumns;
+// Combines at most kFinePerTile fine tiles into each tile of `coarse`, with a warp per row and tile.
+constexpr int kFinePerTile = LossTiles::kTileBytes / sizeof(float) / kFineColumns;
 
 __global__ void __launch_bounds__(kThreads)
-    join_tiles_kernel(const Losses<float> losses, const RowSums<float>* fine, int64_t rows, int64_t tiles,
-                      int64_t fine_tiles, const TileSums<float> coarse) {
+    combine_tiles_kernel(const Losses<float> losses, const RowSums<float>* fine, int64_t rows, int64_t tiles,
+                         int64_t fine_tiles, const TileSums<float> coarse) {
   begin_kernel();
   const int64_t warp = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32, row = warp / tiles, tile = warp % tiles;
   const int lane = threadIdx.x % 32;
   if (row >= rows) return;
-  const int count = min(int64_t(kPerTile), fine_tiles - tile * kPerTile);
-  fine += row * fine_tiles + tile * kPerTile;
+  const int count = min(int64_t(kFinePerTile), fine_tiles - tile * kFinePerTile);
+  fine += row * fine_tiles + tile * kFinePerTile;
   // Each lane combines adjacent tiles, then lanes are combined pairwise.
-  constexpr int kPerLane = kPerTile / 32;
+  constexpr int kPerLane = kFinePerTile / 32;
   const int own = max(0, min(kPerLane, count - lane * kPerLane));
   RowSums<float> sums = losses.combined(fine + lane * kPerLane, own);
 #pragma unroll
@@ -139,8 +139,8 @@ struct Gpu {
         const auto block = linear.block<T>(row, rows, column, columns, nullptr);
         FUSEDOPS_TRY(sum_logits_sm90(losses, linear.product(block), block, fine, memory.label_logits, context));
         const TileSums<float> coarse = {memory.tile_sums + row * memory.tiles + tile, memory.tiles};
-        FUSEDOPS_TRY(launch(context, join_tiles_kernel, (rows * tiles * 32 + kThreads - 1) / kThreads, kThreads, losses,
-                            fine, rows, tiles, per_row, coarse));
+        FUSEDOPS_TRY(launch(context, combine_tiles_kernel, (rows * tiles * 32 + kThreads - 1) / kThreads, kThreads,
+                            losses, fine, rows, tiles, per_row, coarse));
       }
     }
 #endif

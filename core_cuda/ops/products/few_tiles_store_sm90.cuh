@@ -99,9 +99,9 @@ __device__ void finish_tile(const float* all, const FewTilesWork<S>& work) {
 #pragma unroll
     for (int j = 0; j < kPack; ++j)
       if (column + j < call.n) bias[j] = to_compute(call.epilogue.bias[column + j]);
-  const bool alone = !S::kCanSplit || call.k_splits == 1;
+  const bool has_one_split = !S::kCanSplit || call.k_splits == 1;
   const float* partials_of[kMaxKSplits];
-  if (!alone)
+  if (!has_one_split)
 #pragma unroll
     for (int split = 0; split < kMaxKSplits; ++split)
       if (split < call.k_splits)
@@ -119,7 +119,7 @@ __device__ void finish_tile(const float* all, const FewTilesWork<S>& work) {
     const auto load = [&](const float* from, int i) {
       return *reinterpret_cast<const float4*>(from + (row + i * next) * S::kSumPitch);
     };
-    if (alone) {
+    if (has_one_split) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) add(i, load(all + in_tile, i));
     } else {

@@ -17,13 +17,13 @@ constexpr auto kTransposeWeight = attribute_of<bool>(kGatedLinearBackward, "tran
 constexpr auto kNeedDx = attribute_of<bool>(kGatedLinearBackward, "need_dx");
 
 // Argument names of one of the two products.
-struct Names {
+struct ArgumentNames {
   int weight, bias, sums;
   int dweight, dbias;
   AttributePlace<bool> need_dweight, need_dbias;
 
-  consteval Names(const char* weight, const char* bias, const char* sums, const char* dweight, const char* dbias,
-                  const char* need_dweight, const char* need_dbias)
+  consteval ArgumentNames(const char* weight, const char* bias, const char* sums, const char* dweight,
+                          const char* dbias, const char* need_dweight, const char* need_dbias)
       : weight(input_of(kGatedLinearBackward, weight)),
         bias(input_of(kGatedLinearBackward, bias)),
         sums(input_of(kGatedLinearBackward, sums)),
@@ -33,12 +33,12 @@ struct Names {
         need_dbias(attribute_of<bool>(kGatedLinearBackward, need_dbias)) {}
 };
 
-constexpr Names kGate("gate_weight", "gate_bias", "gate", "dgate_weight", "dgate_bias", "need_dgate_weight",
-                      "need_dgate_bias");
-constexpr Names kUp("up_weight", "up_bias", "up", "dup_weight", "dup_bias", "need_dup_weight", "need_dup_bias");
+constexpr ArgumentNames kGate("gate_weight", "gate_bias", "gate", "dgate_weight", "dgate_bias", "need_dgate_weight",
+                              "need_dgate_bias");
+constexpr ArgumentNames kUp("up_weight", "up_bias", "up", "dup_weight", "dup_bias", "need_dup_weight", "need_dup_bias");
 
 Status backward_rule(Rule& rule) {
-  for (const Names& part : {kGate, kUp}) {
+  for (const ArgumentNames& part : {kGate, kUp}) {
     Shape y;
     FUSEDOPS_TRY(linear_rule(rule, kX, part.weight, part.bias, rule.attributes[kTransposeWeight], &y));
     FUSEDOPS_TRY(matches_y(rule, kDy, y));
@@ -50,8 +50,8 @@ Status backward_rule(Rule& rule) {
 }
 
 // The calls for one of the two products.
-struct Part {
-  Part(const Call& call, const Names& names, const MatrixView& x, const MatrixView& dy)
+struct WeightGradient {
+  WeightGradient(const Call& call, const ArgumentNames& names, const MatrixView& x, const MatrixView& dy)
       : sums(dy.view.dtype, dy.sizes[0], dy.sizes[1], dy.sizes[1]),
         gradient(dy.view.dtype, dy.sizes[0], dy.sizes[1], dy.sizes[1]),
         bias(call),
@@ -153,7 +153,7 @@ class Calls {
  private:
   Memory memory_;
   MatrixView x_, dy_, dx_, other_;
-  Part gate_, up_;
+  WeightGradient gate_, up_;
   SubCall<kGatedLinear> forward_;
   SubCall<kGatedActBackward> act_;
   SubCall<kAdd> add_;

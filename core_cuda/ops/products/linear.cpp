@@ -7,14 +7,14 @@ constexpr auto kActivation = attribute_of<std::string>(kLinear, "activation");
 constexpr auto kTransposeWeight = attribute_of<bool>(kLinear, "transpose_weight");
 constexpr auto kKeep = attribute_of<bool>(kLinear, "keep");
 
-bool keeps_z(const Attributes& attributes) { return attributes[kKeep] && attributes[kActivation] != "identity"; }
+bool needs_z(const Attributes& attributes) { return attributes[kKeep] && attributes[kActivation] != "identity"; }
 
 Status rule_of_linear(Rule& rule) {
   constexpr int kX = input_of(kLinear, "x");
   Shape& y = rule.outputs[output_of(kLinear, "y")];
   FUSEDOPS_TRY(linear_rule(rule, kX, input_of(kLinear, "weight"), input_of(kLinear, "bias"),
                            rule.attributes[kTransposeWeight], &y));
-  rule.outputs[output_of(kLinear, "z")] = keeps_z(rule.attributes) ? y : Shape::of(y.dtype, {0});
+  rule.outputs[output_of(kLinear, "z")] = needs_z(rule.attributes) ? y : Shape::of(y.dtype, {0});
   return {};
 }
 
@@ -99,7 +99,7 @@ Matmul linear_product(const Call& call) {
   Matmul product(x.dtype, 1, rows.count, weight.sizes[transpose ? 0 : 1], rows.size, {x.data, false, rows.stride, 0},
                  Matmul::Matrix::of(weight, transpose), y.data);
   product.epilogue = {bias ? bias->data : nullptr, activations::index_of(call.attributes[kActivation]),
-                      keeps_z(call.attributes) ? call.outputs[output_of(kLinear, "z")].data : nullptr};
+                      needs_z(call.attributes) ? call.outputs[output_of(kLinear, "z")].data : nullptr};
   return product;
 }
 

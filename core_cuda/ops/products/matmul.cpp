@@ -51,7 +51,7 @@ int64_t tiles_of(int64_t size, int64_t tile) { return (size + tile - 1) / tile; 
 
 // Split-K factor of the CUDA kernels: above 0 if c has few tiles and k is long. It depends on the shape alone, and so
 // does the order of the sum.
-int64_t splits_of_wide(int64_t m, int64_t n, int64_t k) {
+int64_t wide_splits(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kTile = 64, kBlocks = 256, kMinSplits = 4, kMinDepth = 512;
   if (m > kTile * kBlocks || n > kTile * kBlocks) return 0;
   const int64_t splits = std::min(kBlocks / (tiles_of(m, kTile) * tiles_of(n, kTile)), k / kMinDepth);
@@ -168,7 +168,7 @@ Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matr
     this->batch = 1;
   }
   if (this->batch != 1 || this->m == 0 || n == 0) return;
-  splits = size_of(dtype) == 2 ? splits_of_16_bits(this->m, n, k) : splits_of_wide(this->m, n, k);
+  splits = size_of(dtype) == 2 ? splits_of_16_bits(this->m, n, k) : wide_splits(this->m, n, k);
 }
 
 Matmul& Matmul::to_sums(bool add) {

@@ -73,7 +73,7 @@ const ProductEntry& choose_product(const ProductProblem& problem, const GpuPrope
 std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem);
 
 // The kernel with the least modeled time. `has_large`: TMA can store c, too.
-ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool has_large);
+ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool can_use_large_tiles);
 
 // gated_linear: one kernel for both products and the gate, or calls of linear and gated_act.
 enum class GatedLinearKernel { sm90, calls };

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
   using cutlass::arch::NamedBarrier;
   extern __shared__ __align__(1024) char memory[];
   auto& shared = *reinterpret_cast<typename S::Shared*>(memory);
-  const bool consumes = cutlass::canonical_warp_idx_sync() < S::kConsumerWarps;
+  const bool is_consumer = cutlass::canonical_warp_idx_sync() < S::kConsumerWarps;
   FewTilesWork<S> work(call);  // before the wait: its divisions take a third of a microsecond
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     __syncthreads();
 
   float* const all = reinterpret_cast<float*>(memory);
-  const bool alone = !S::kCanSplit || call.k_splits == 1;
+  const bool has_one_split = !S::kCanSplit || call.k_splits == 1;
   typename S::State state;
   // No code follows the branch but a barrier: otherwise the compiler gives both kinds of warps the same registers.
-  if (consumes) {
+  if (is_consumer) {
     if constexpr (S::kTakesRegisters) cutlass::arch::warpgroup_reg_alloc<232>();
     typename S::Sums sums;
     work.for_each([&] {
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     } else {
       NamedBarrier::sync(S::kConsumers, 0u);
       spread_sums<S>(all, sums);
-      if (alone)
+      if (has_one_split)
         NamedBarrier::sync(S::kConsumers, 0u);
       else
         cute::cluster_sync();
@@ -77,10 +77,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks)
     // Lets the next kernel start. Where some multiprocessors have two blocks it starts at the end, since blocks that
     // start earlier are distributed unevenly.
     if (gridDim.x <= kMultiprocessors) cudaTriggerProgrammaticLaunchCompletion();
-    if (!alone) cute::cluster_sync();
+    if (!has_one_split) cute::cluster_sync();
   }
   // A block must not exit while others read its sums or its pair copies into its memory.
-  if (!alone || call.is_multicast()) cute::cluster_sync();
+  if (!has_one_split || call.is_multicast()) cute::cluster_sync();
 }
 
 // TMA descriptor of boxes [count, depth] of a matrix [lines, k]. `along_k`: the unit stride is along k.
@@ -153,7 +153,9 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
   const bool rows_along_k = !product.a.transposed, along_k = product.b.transposed;
   const auto kernel = along_k ? FewTilesKernel<T>::template of<true>(tile, rows_along_k)
                               : FewTilesKernel<T>::template of<false>(tile, rows_along_k);
-  const auto takes_packs = [&](const void* data) { return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0; };
+  const auto is_pack_aligned = [&](const void* data) {
+    return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0;
+  };
   const int64_t row_tiles = (product.m + tile.rows - 1) / tile.rows;
   const int64_t column_tiles = (product.n + tile.columns - 1) / tile.columns;
   const bool is_persistent = tile.is_persistent(product);
@@ -171,8 +173,8 @@ Status few_tiles(const Matmul& product, const FewTilesChoice& tile, const Contex
       .is_persistent = is_persistent,
       .c = static_cast<T*>(product.c),
       .c_stride = product.c_stride,
-      .store_packs =
-          product.n % 4 == 0 && product.c_stride % 4 == 0 && takes_packs(product.c) && takes_packs(product.epilogue.z),
+      .store_packs = product.n % 4 == 0 && product.c_stride % 4 == 0 && is_pack_aligned(product.c) &&
+                     is_pack_aligned(product.epilogue.z),
       .epilogue = ElementEpilogue<T>(product.epilogue),
   };
   const int64_t blocks = row_tiles * column_tiles * tile.k_splits;

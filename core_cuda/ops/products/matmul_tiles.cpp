@@ -118,7 +118,7 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
   return best;
 }
 
-ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool has_large) {
+ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool can_use_large_tiles) {
   if (is_skinny(product)) return ProductKernel::sm90_few_tiles;
   const double k_tiles = double(ceil_div(product.k, kTileDepth)) * alignment_factor(product);
   // The time of a persistent kernel with clusters of two tiles.
@@ -134,9 +134,9 @@ ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, boo
   const auto consider = [&](ProductKernel kernel, double time_ns) {
     if (time_ns < least) best = kernel, least = time_ns;
   };
-  if (has_large && product.epilogue.is_empty())
+  if (can_use_large_tiles && product.epilogue.is_empty())
     consider(ProductKernel::sm90_large, persistent_ns(128, 256, 700, kLargeMultiWaveFactor));
-  if (has_large && !product.a.transposed && product.c_stride == product.n)
+  if (can_use_large_tiles && !product.a.transposed && product.c_stride == product.n)
     consider(ProductKernel::sm90_ping_pong, persistent_ns(128, 128, 390, 1));
   if (product.splits > 0 && product.n % 8 == 0) {  // the sm90 split-K kernel stores its sums through TMA
     const double splits = double(product.splits);
