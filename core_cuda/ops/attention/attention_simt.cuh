@@ -2,8 +2,7 @@
 //
 // 16 x 16 threads hold the scores of a tile of queries and a tile of keys, kPer x kPer each; operands pass through
 // shared memory in chunks of depth kChunk. The forward and dq have a block per tile of queries, dk and dv a block per
-// tile of keys, so that every sum has one owner and one order. Limit: multiply-adds; the backward computes scores
-// twice.
+// tile of keys: every sum has one owner and one order. Limit: multiply-adds; the backward computes scores twice.
 #pragma once
 
 #include "core/cuda/launch.cuh"

@@ -1,7 +1,7 @@
 // Attention's backward with mma, compute capability 8.0 and later.
 //
-// A block has a tile of keys of one head and loops over the tiles of queries that see them, over all query heads that
-// share the key head, in order; it accumulates dk and dv in registers. A group of one or two warps owns rows of keys.
+// A block has a tile of keys of one head and accumulates its dk and dv in registers. It loops over the query heads that
+// share the key head, and over their tiles of queries that see the keys. A group of one or two warps owns rows of keys.
 // Each warp computes p^T and ds^T of its own queries, which are in the operand layout of p^T dy and ds^T q. Two warps
 // of a group exchange them, and each sums half of the columns. All warps share ds, for dq = ds k.
 //

@@ -108,8 +108,8 @@ struct WorkTile {
 
 // Maps an index to a work tile. Heads form sections whose rows stay in L2. A section takes the first tile of all its
 // heads, then the second, and so on; from the last to the first if `is_reversed`. If `is_serpentine`, the direction
-// alternates between sections and `is_reversed` holds for the last one, so that work tiles of causal attention have
-// similar cost across a section's end. FastDivmod, since all warps wait for the divisions.
+// alternates between sections, and `is_reversed` holds for the last one. Causal work tiles then have similar cost
+// across a section's end. FastDivmod, since all warps wait for the divisions.
 template <int kSize>
 class TileScheduler {
  public:

@@ -2,8 +2,8 @@
 // rows of one tile, so that k and v are read once. Each block has one split of the keys; a second kernel combines the
 // splits in order.
 //
-// Each warp of a block has its own keys and its own ring of stages, so that warps synchronize only at the end, where
-// their results are combined. Limit: reading k and v.
+// Each warp of a block has its own keys and its own ring of stages. Warps synchronize only at the end, to combine their
+// results. Limit: reading k and v.
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_fragments.cuh"
 #include "ops/attention/attention_paths.h"

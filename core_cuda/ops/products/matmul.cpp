@@ -15,7 +15,7 @@ Status at_least_a_matrix(const Rule& rule, int input) {
 
 // The contracted dimension of a matrix, and the other one.
 struct Sides {
-  Dim &summed, &kept;
+  Dim &contracted, &outer;
 };
 
 Sides sides(Shape& matrix, bool rows_are_summed) {
@@ -104,14 +104,14 @@ Status product_rule(Rule& rule, int of_a, int of_b, bool transpose_a, bool trans
   }
   FUSEDOPS_TRY(same_leading(rule, of_a, of_b));
   const Sides sides_a = sides(a, transpose_a), sides_b = sides(b, !transpose_b);
-  if (!rule.same(sides_a.summed, sides_b.summed))
+  if (!rule.same(sides_a.contracted, sides_b.contracted))
     return rule.must(of_b,
-                     "have " + rule.show(sides_a.summed) + (transpose_b ? " columns" : " rows") + " to multiply " +
+                     "have " + rule.show(sides_a.contracted) + (transpose_b ? " columns" : " rows") + " to multiply " +
                          rule.input_name(of_a) + " of shape " + rule.show(a),
                      "shape " + rule.show(b));
   *c = a;
-  c->dims[c->rank - 2] = sides_a.kept;
-  c->dims[c->rank - 1] = sides_b.kept;
+  c->dims[c->rank - 2] = sides_a.outer;
+  c->dims[c->rank - 1] = sides_b.outer;
   return {};
 }
 

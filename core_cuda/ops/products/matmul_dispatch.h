@@ -38,8 +38,8 @@ enum class ProductKernel {
 // True if 16-byte accesses can read the lines of a and b.
 bool has_aligned_rows(const Matmul& product);
 
-// True if TMA can load a and b: lines begin at multiples of 16 bytes and sizes fit into 32 bits. The number of rows of
-// a, or columns of b, that are adjacent in memory must be a multiple of 8, since the last tile ends where they do.
+// True if TMA can load a and b: lines begin at multiples of 16 bytes and sizes fit into 32 bits. Rows of a, or columns
+// of b, that are adjacent in memory must be a multiple of 8, since the last tile ends where they do.
 bool can_tma_load(const Matmul& product);
 
 // True if TMA can store c, too.

@@ -1,8 +1,8 @@
 // 16-bit products with small grids on compute capability 9.x: skinny ones, as in decoding, and up to some thousand
 // rows. Limit: reading b once, the L2 cache, or the tensor cores.
 //
-// The operands are swapped. wgmma has M = 64 but any N that is a multiple of 8, so that columns of c take the place of
-// M and 8 rows cost as much as 8, not as 64. A block has a tile of c with 64 or 128 columns per consumer warpgroup. A
+// The operands are swapped. Columns of c take the place of M, which is 64 for wgmma, and rows that of N, which is any
+// multiple of 8. So 8 rows cost less than 64. A block has a tile of c with 64 or 128 columns per consumer warpgroup. A
 // cluster of up to eight blocks splits the k of a tile: each block takes every k_splits-th k-tile, then the blocks add
 // their sums in the order of their ranks.
 //

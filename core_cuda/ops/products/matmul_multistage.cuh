@@ -1,7 +1,7 @@
 // Multistage products of any shape and alignment on tensor cores of compute capability 8.0 and later.
 //
 // Each block computes one tile of c. It copies rows of op(a) and columns of op(b), kK of k at a time, into a ring of
-// kStages stages in shared memory, accumulates in registers in the order of k, and writes each element of c once. A
+// kStages stages in shared memory. It accumulates in registers in the order of k and writes each element of c once. A
 // matrix is read in its own layout: its lines of unit stride run along k, or along m (n).
 //
 // Limit: the tensor cores, if 16-byte copies keep the ring filled; load instructions, one per element, if lines of
