@@ -116,13 +116,13 @@ class Backward {
  private:
   struct Buffers {
     A *k, *k_transposed, *v;  // panels of keys [dim, mr], of features [keys, mr], of keys [dim_v, mr]
-    A *q, *dy;                // of the tile: panels of rows [dim, nr], [dim_v, nr]
+    A *q, *dy;                // tile: panels of rows [dim, nr], [dim_v, nr]
     A *q_rows, *dy_rows;      // panels of features [rows, nr]
-    A *p, *ds;                // of a panel: [keys, nr]
-    A *all_p, *all_ds;        // of the tile: panels of keys [rows, mr]
-    A *lse, *delta;           // of each row, whole panels of them
+    A *p, *ds;                // one panel: [keys, nr]
+    A *all_p, *all_ds;        // tile: panels of keys [rows, mr]
+    A *lse, *delta;           // one value per row, in whole panels
     A* dq;                    // panels of rows [dim, nr]
-    A *dk, *dv;               // of the block: [keys, dim], [keys, dim_v]
+    A *dk, *dv;               // block: [keys, dim], [keys, dim_v]
   };
 
   bool needs_dq() const { return parts_ != Parts::of_keys; }

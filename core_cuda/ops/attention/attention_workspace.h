@@ -37,8 +37,8 @@ struct BackwardSums {
     semaphores = static_cast<int*>(take(semaphore_count * sizeof(int)));
   }
 
-  static constexpr int kTile = 64;                     // of queries: each sequence has whole tiles of dq
-  static constexpr int kMinTile = 16, kMostParts = 2;  // of queries; of the columns of dq
+  static constexpr int kTile = 64;                     // queries: each sequence has whole tiles of dq
+  static constexpr int kMinTile = 16, kMostParts = 2;  // queries; parts of the columns of dq
 
   // Features of q and v, padded to the tile width of the kernels.
   static int pitch_of(const Attention& call) {

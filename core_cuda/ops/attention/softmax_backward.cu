@@ -8,7 +8,7 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-constexpr int kBackwardPacks = 4;  // of each tensor, per thread
+constexpr int kBackwardPacks = 4;  // per tensor and thread
 
 template <bool kAligned, class T>
 struct BackwardTile {

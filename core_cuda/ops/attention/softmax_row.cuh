@@ -227,7 +227,7 @@ class SoftmaxRow {
   int64_t unmasked_;     // columns from here on are masked and not read
   const uint8_t* mask_;  // null: none
   A values_[kPacks][kSize];
-  uint32_t visible_;  // a bit for each value
+  uint32_t visible_;  // one bit per value
 };
 
 }  // namespace fusedops::cuda

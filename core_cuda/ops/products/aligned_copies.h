@@ -26,7 +26,7 @@ struct AlignedCopies {
   bool of_a = false, of_b = false;
   bool is_misaligned = false;       // false: only 9.x copies
   int64_t matrices, rows, columns;  // chunk of the batch and of c that is computed at a time
-  bool a_is_shared, b_is_shared;    // by all matrices of the batch
+  bool a_is_shared, b_is_shared;    // by the whole batch
   int64_t stride;                   // between lines of a copy, which run along k
 };
 

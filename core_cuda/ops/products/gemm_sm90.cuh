@@ -27,7 +27,7 @@ struct GemmCall {
 // The block's work tile, from the scheduler's work tile of its cluster.
 template <class S>
 __forceinline__ __device__ WorkTile work_tile(const TileScheduler& scheduler, int work) {
-  const WorkTile tile = scheduler.at(work);  // in tiles of a cluster
+  const WorkTile tile = scheduler.at(work);  // in cluster tiles
   const int row_tile = tile.row * S::kCluster + int(blockIdx.x) % S::kCluster;
   return {row_tile * S::kRows, tile.column * (S::kColumns / S::kWeights), tile.matrix};
 }

@@ -35,7 +35,7 @@ double small_time(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
 // capability 8.0 and 9.0, where two large ones may not. Other GPUs compute float64 at a small fraction of their float32
 // speed.
 bool is_f64_small(P p, G gpu) {
-  constexpr double kSmallTileFactor = 1.07;          // for the same part of c
+  constexpr double kSmallTileFactor = 1.07;          // relative time per element of c
   constexpr int kSharedBytesOfTwoLarge = 184 << 10;  // including what the system reserves
   if (p.product.dtype != DType::f64) return false;
   if (gpu.shared_bytes < kSharedBytesOfTwoLarge) return true;
@@ -125,7 +125,7 @@ constexpr ProductEntry kProducts[] = {
 constexpr GatedLinearEntry kGatedLinears[] = {
   {GatedLinearKernel::sm90, "sm90 gated tiles 128x64",
    [](const GatedLinear& call, G gpu) {
-     constexpr int64_t kMost = int64_t(1) << 30;  // what TMA can address
+     constexpr int64_t kMost = int64_t(1) << 30;  // TMA limit
      if (!gpu.has_sm90_kernels || size_of(call.dtype) != 2 || call.columns % kGatedColumns != 0) return false;
      if (call.rows >= kMost || call.columns >= kMost || call.depth >= kMost || call.depth == 0) return false;
      const Matmul gate = call.gate_product(call.y), up = call.up_product(call.y);

@@ -23,8 +23,8 @@ namespace fusedops::cuda {
 // never wait for shared memory, not even after a barrier.
 template <int kM_, int kN_, int kK_, int kWarpM_, int kWarpN_, int kStages_, int kBlocks_, bool kReadsAhead_ = false>
 struct BlockTile {
-  static constexpr int kM = kM_, kN = kN_, kK = kK_;        // of a block
-  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;  // of a warp
+  static constexpr int kM = kM_, kN = kN_, kK = kK_;        // tile of a block
+  static constexpr int kWarpM = kWarpM_, kWarpN = kWarpN_;  // tile of a warp
   static constexpr int kStages = kStages_, kBlocks = kBlocks_;
   static constexpr bool kReadsAhead = kReadsAhead_;
   static constexpr int kThreads = 32 * (kM / kWarpM) * (kN / kWarpN);
@@ -290,7 +290,7 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   config.blockDim = dim3(Tile::kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(context.stream);
-  constexpr int64_t kMaxBlocks = INT32_MAX;  // of one grid
+  constexpr int64_t kMaxBlocks = INT32_MAX;  // limit of a grid
   for (const int64_t tiles = call.tiles_m * call.tiles_n * product.batch; call.first < tiles;
        call.first += kMaxBlocks) {
     config.gridDim = dim3(static_cast<unsigned>(std::min(tiles - call.first, kMaxBlocks)));
