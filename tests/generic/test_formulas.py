@@ -21,7 +21,7 @@ from tests.specifications import SPECIFICATIONS
 def listed() -> set[str]:
     """The functions of `f` that the description of the formulas lists."""
     assert gradients.__doc__
-    table = re.search(r"both frameworks have:\n\n(.*?)\n\n", gradients.__doc__, re.DOTALL)
+    table = re.search(r"of both frameworks:\n\n(.*?)\n\n", gradients.__doc__, re.DOTALL)
     assert table
     names = (re.split(r"  +", line.strip())[0] for line in table[1].splitlines())
     return set(re.findall(r"(\w+)(?:,|\(|$)", "\n".join(re.sub(r"\(.*?\)", "", name) for name in names), re.MULTILINE))
