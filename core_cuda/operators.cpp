@@ -1,4 +1,4 @@
-// The operators that are built in: add a line here for a new one.
+// The built-in operators. A new operator gets a line here.
 #include "core/declaration/operator.h"
 #include "ops/activations/bias_act.h"
 #include "ops/activations/gated_act.h"

@@ -1,7 +1,7 @@
-// Activations, for the host and the device alike: value and slope of each from the common parts in formulas.h.
+// Activations for host and device: the value and slope of each, built from the functions of formulas.h.
 //
-// On a GPU a 16-bit tensor at memory speed leaves time for about 27 instructions per element, and for three that divide
-// or raise to a power. Hence one power and at most one reciprocal for each activation.
+// A GPU that streams a 16-bit tensor at memory speed has time for about 27 instructions per element, or for three
+// divisions or powers. Hence each activation has one power and at most one reciprocal.
 #pragma once
 
 #include <string_view>
@@ -20,7 +20,7 @@ struct Identity {
   }
 };
 
-// A NaN stays, and lets its gradient pass. The slope at 0 is 0.
+// NaN is propagated, and its gradient passes. The slope at 0 is 0.
 struct Relu {
   template <class A>
   static FUSEDOPS_HD Activated<A> at(A x) {
@@ -28,7 +28,7 @@ struct Relu {
   }
 };
 
-// x Phi(x), the exact one. Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016.
+// x Phi(x), the exact GELU. Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", 2016.
 struct Gelu {
   template <class A>
   static FUSEDOPS_HD Activated<A> at(A x) {
@@ -72,12 +72,11 @@ struct Tanh {
   }
 };
 
-// In the order of their names.
 using All = std::tuple<Identity, Relu, Gelu, GeluTanh, Silu, Sigmoid, Tanh>;
 inline constexpr std::string_view kNames[] = {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
 inline constexpr int kCount = std::tuple_size_v<All>;
 
-// The gradient in front of an activation. Relu's is a choice and not a product, which would make NaN of inf * 0.
+// The upstream gradient times the slope. Relu selects instead of multiplying, since inf * 0 would be NaN.
 template <class Activation, class A>
 FUSEDOPS_HD A pulled_back(A dy, A slope) {
   if constexpr (std::is_same_v<Activation, Relu>) return choose(slope == 0, A(0), dy);

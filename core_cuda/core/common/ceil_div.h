@@ -1,4 +1,4 @@
-// a / b, rounded up, of numbers that are not negative.
+// a / b rounded up, for non-negative numbers.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Dropout: x / (1 - rate) where an element is kept, else 0. It is kept if its random word (philox.h) is at least
-// rate * 2^32: nothing but the seed is stored for the backward, which draws the same words again.
+// Dropout: x / (1 - rate) for kept elements, else 0. An element is kept if its random word (philox.h) is at least rate
+// * 2^32. Only the seed is saved: the backward generates the same words again.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,12 @@ namespace fusedops {
 
 inline constexpr Attribute kRateAttribute{.name = "rate", .value = "0.5", .bounds = kBelowOne};
 
-// Optional dropout within an operator. Positions are those in the whole tensor: a call with a seed is not batched.
+// Optional dropout within an operator. Element positions are those in the whole tensor, so a call with a seed cannot be
+// batched.
 inline constexpr Input kOptionalSeed{.name = "seed", .kind = Kind::optional, .parameter = true};
 inline constexpr Attribute kDropoutAttribute{.name = "dropout", .value = "0.0", .bounds = kBelowOne};
 
-// A formula of elements that draw: see elementwise.h.
+// An elementwise formula that draws random words: see elementwise.h.
 struct Dropout {
   Dropout() = default;
   Dropout(const Call& call, int seed, double rate)
@@ -40,8 +41,8 @@ struct Dropout {
     return Function<A>{{seed[0], seed[1]}, least, A(scale)};
   }
 
-  const uint64_t* seed = nullptr;  // in the memory of the device; null: there is no dropout
-  uint32_t least = 0;              // of the words of the elements that are kept
+  const uint64_t* seed = nullptr;  // in device memory; null: no dropout
+  uint32_t least = 0;              // smallest word of a kept element
   double scale = 1;
 };
 

@@ -1,4 +1,4 @@
-// The element types, for the host and the device alike, also where NVRTC compiles them, which has no headers of CUDA's.
+// Element types for host, device and NVRTC, which has no CUDA headers.
 #pragma once
 
 #include <bit>
@@ -29,7 +29,7 @@ using compute_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 namespace host {
 
-// binary16 by its definition, for processors without a conversion instruction.
+// Conversion of IEEE binary16 by its definition, for processors without a conversion instruction.
 inline float float_from_f16(uint16_t h) {
   const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 0x1f, mantissa = h & 0x3ff;
   if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);

@@ -1,9 +1,8 @@
-// What the elementwise engines of the CPU and of the GPU share.
+// Declarations shared by the elementwise engines for CPU and GPU.
 //
 // A formula is a struct with prepared<T>(), which reads its scalars once and returns the function of one element in the
-// compute type. The function's arguments are the operator's tensors, in the order of the declaration, without those
-// that are parameters. A function that draws has a member `seed`, and as its first argument the random word of the
-// element.
+// compute type. The function's arguments are the operator's tensors without parameters, in the order of the
+// declaration. A formula that draws random words has a member `seed`, and its function takes the element's word first.
 #pragma once
 
 #include <array>
@@ -15,7 +14,7 @@ namespace fusedops {
 template <class Function>
 inline constexpr bool kDraws = requires(Function function) { function.seed; };
 
-// The places of an operator's tensors.
+// Indices of an operator's tensors among its inputs.
 template <const Signature& kOp>
 consteval auto tensor_places() {
   constexpr auto kIsElements = [](const Input& input) { return input.kind == Kind::tensor && !input.parameter; };
@@ -26,7 +25,7 @@ consteval auto tensor_places() {
   return places;
 }
 
-// The elements of an operator's tensors.
+// Pointers to the elements of an operator's tensors.
 template <const Signature& kOp, class T>
 auto tensors_of(const Call& call) {
   constexpr auto kPlaces = tensor_places<kOp>();
@@ -35,7 +34,7 @@ auto tensors_of(const Call& call) {
   return tensors;
 }
 
-// The result of an elementwise operator: its only output.
+// The only output of an elementwise operator.
 template <const Signature& kOp>
 const View& result_of(const Call& call) {
   static_assert(kOp.outputs.size() == 1);
@@ -43,7 +42,7 @@ const View& result_of(const Call& call) {
 }
 
 // The rule of an operator whose tensors have one floating dtype and one shape, and whose scalars have one element. The
-// result is like the input whose dtype it has.
+// result has the shape of the input that gives its dtype.
 template <const Signature& kOp>
 Status elementwise_rule(Rule& rule) {
   constexpr int kLike = input_of(kOp, kOp.outputs[0].dtype);

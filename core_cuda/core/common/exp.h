@@ -1,5 +1,5 @@
-// 2^x, for the host and the device alike: loops over it are vectorized by the compiler, since nothing in it is a call
-// or a branch. All forms are right for NaN, infinities and results that are subnormal, but where said otherwise.
+// 2^x for host and device, without calls and branches, so that compilers vectorize loops over it. Unless stated
+// otherwise, all forms are right for NaN, infinities and subnormal results.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@ inline constexpr double kLog2E = 1.4426950408889634074;
 
 namespace host {
 
-// 2^f for |f| <= 1/2: a polynomial of least relative error, 1.3e-8, found by Remez' algorithm with
-// one coefficient after the other rounded to float.
+// 2^f for |f| <= 1/2: a minimax polynomial with relative error 1.3e-8, from Remez' algorithm with the coefficients
+// rounded to float one after the other.
 inline float exp2_fraction(float f) {
   float p = 0x1.1799eap-13f;
   p = p * f + 0x1.5ef4dcp-10f;
@@ -26,7 +26,7 @@ inline float exp2_fraction(float f) {
   return p * f + 1.0f;
 }
 
-inline constexpr float kRoundToInteger = 0x1.8p23f;  // added and taken away again, it leaves the nearest integer
+inline constexpr float kRoundToInteger = 0x1.8p23f;  // adding and subtracting it rounds to the nearest integer
 
 inline int32_t integer_of(float shifted) {
   return static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundToInteger));
@@ -34,19 +34,19 @@ inline int32_t integer_of(float shifted) {
 
 inline float power_of_two(int32_t n) { return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23); }
 
-// p * 2^n in two steps, since 2^n alone may be out of range where the result is not.
+// p * 2^n in two steps, since 2^n alone may overflow where the result does not.
 inline float scaled(float p, int32_t n) {
   const int32_t half = n >> 1;
   return p * power_of_two(half) * power_of_two(n - half);
 }
 
-// Bits of a or b: a choice that the compiler cannot turn into a branch, which would keep it from vectorizing.
+// A bitwise selection of a or b. The compiler cannot turn it into a branch, which would prevent vectorization.
 inline float choose(bool condition, float a, float b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   return std::bit_cast<float>((std::bit_cast<uint32_t>(a) & mask) | (std::bit_cast<uint32_t>(b) & ~mask));
 }
 
-// A NaN stays.
+// NaN is propagated.
 inline float clamped(float x, float low, float high) {
   x = choose(x < low, low, x);
   return choose(x > high, high, x);
@@ -67,7 +67,7 @@ FUSEDOPS_HD float exp2_(float x) {
 #endif
 }
 
-// 2^x, or zero where that is subnormal: the cheapest there is, for sums whose largest term is 1. x <= 127.
+// 2^x, flushed to zero if subnormal, for x <= 127. The cheapest form, for sums whose largest term is 1.
 FUSEDOPS_HD float exp2_or_zero(float x) {
 #ifdef __CUDA_ARCH__
   float y;

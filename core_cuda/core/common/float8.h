@@ -1,13 +1,12 @@
-// Results in 8 bits with scales: value ≈ y * scale, for the CPU and the CUDA kernels.
+// 8-bit results with scales, value ≈ y * scale, for CPU and CUDA kernels.
 //
-// Formats: Micikevicius et al., "FP8 formats for deep learning", 2022. e4m3fn has a sign, 4 bits of exponent, 3 of
-// mantissa, and no infinity; e5m2 has 5 and 2. Here a value rounds to nearest even, and one beyond the largest finite
-// number becomes that, infinities too. NaN stays NaN.
+// Formats: Micikevicius et al., "FP8 formats for deep learning", 2022. e4m3fn has 4 exponent bits, 3 mantissa bits and
+// no infinity; e5m2 has 5 and 2. Values round to nearest even. Values beyond the largest finite number, infinities
+// included, saturate to it. NaN stays NaN.
 //
-// A scale belongs to all elements, to a row, or to 128 neighbouring elements of a row. It is given, or fits the largest
-// absolute value: that becomes the largest finite number. With an infinity among its values a computed scale is
-// infinite, and y is 0, or NaN where the value is infinite: only with a given scale does that become the largest
-// number.
+// A scale belongs to all elements, to a row, or to 128 neighbouring elements of a row. It is given, or computed so that
+// the largest absolute value maps to the largest finite number. If a value is infinite, the computed scale is infinite:
+// y is then 0, and NaN for infinite values. Only with a given scale do infinities saturate.
 #pragma once
 
 #include <limits>
@@ -32,12 +31,12 @@ struct Float8Format {
   static constexpr int kMantissa = kMantissaBits, kBias = kExponentBias;
   static constexpr uint8_t kLargestBits = kLargestCode;
   static constexpr float kLargestNumber = kLargest;
-  static constexpr uint8_t kNaN = 0x7f;  // what GPUs make of every NaN
+  static constexpr uint8_t kNaN = 0x7f;  // the NaN that GPUs produce
 };
 using E4m3 = Float8Format<3, 7, 0x7e, 448>;
 using E5m2 = Float8Format<2, 15, 0x7b, 57344>;
 
-// A double to float, odd if it is not exact: rounded again to fewer bits, that is the double rounded once. Boldo and
+// Rounds a double to odd, in float. Rounding the result again to fewer bits equals rounding the double once. Boldo and
 // Melquiond, "When double rounding is odd", 2005.
 FUSEDOPS_HD float to_odd(double x) {
   const float nearest = static_cast<float>(x);
@@ -48,30 +47,30 @@ FUSEDOPS_HD float to_odd(double x) {
 FUSEDOPS_HD float to_odd(float x) { return x; }
 
 // x / scale, rounded to odd. Rounded to nearest, a quotient could land on a tie between two 8-bit values and be rounded
-// twice. The sign of the remainder tells on which side of the quotient the exact value is.
+// twice. The sign of the remainder tells on which side of the quotient the exact value lies.
 template <class A>
 FUSEDOPS_HD A odd_quotient(A x, A scale) {
   using Bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
   constexpr Bits kMagnitude = Bits(-1) >> 1, kInfinity = std::bit_cast<Bits>(std::numeric_limits<A>::infinity());
-  constexpr A kSmall = sizeof(A) == 8 ? A(0x1p-500) : A(0x1p-60);  // of a smaller x the remainder might underflow
+  constexpr A kSmall = sizeof(A) == 8 ? A(0x1p-500) : A(0x1p-60);  // the remainder of a smaller x might underflow
   const A up = activations::choose(activations::magnitude(x) < kSmall, 1 / kSmall, A(1));
   x *= up, scale *= up;
   const A quotient = x / scale, remainder = activations::multiply_add(-quotient, scale, x);
   const Bits bits = std::bit_cast<Bits>(quotient);
-  // The remainder is NaN if scale is infinite; the quotient is exact then.
+  // With an infinite scale the remainder is NaN, and the quotient is exact.
   const Bits is_finite = (bits & kMagnitude) < kInfinity;
   const Bits is_rounded = is_finite & (Bits(remainder < 0) | Bits(remainder > 0));
   const Bits is_above = is_rounded & Bits((remainder > 0) == (x < 0));
   return std::bit_cast<A>((bits - is_above) | is_rounded);
 }
 
-// In a form that compilers vectorize. GPUs from 8.9 on have an instruction: core/cuda/float8.cuh.
+// Written so that compilers vectorize it. GPUs from 8.9 on have an instruction: core/cuda/float8.cuh.
 template <class Format>
 FUSEDOPS_HD uint8_t float8_from(float x) {
   constexpr int kDropped = 23 - Format::kMantissa;
   constexpr uint32_t kRebias = uint32_t(127 - Format::kBias) << 23, kLeastNormal = kRebias + (1u << 23);
   constexpr uint32_t kLargest = std::bit_cast<uint32_t>(Format::kLargestNumber);
-  // Added to a number below the least normal one, this rounds it to a multiple of the least positive one.
+  // Adding this to a subnormal magnitude rounds it to a multiple of the smallest positive number.
   constexpr uint32_t kShift = uint32_t(127 + kDropped + 1 - Format::kBias) << 23;
   const uint32_t bits = std::bit_cast<uint32_t>(x), magnitude = bits & 0x7fffffff;
   const uint32_t within = magnitude < kLargest ? magnitude : kLargest;
@@ -82,7 +81,7 @@ FUSEDOPS_HD uint8_t float8_from(float x) {
   return static_cast<uint8_t>(magnitude > 0x7f800000 ? Format::kNaN : rounded | ((bits >> 24) & 0x80));
 }
 
-// Where the signature of an operator has what is below; nowhere, if its result is not in 8 bits.
+// Indices of the float8 arguments in a signature, or kNowhere if the result is not in 8 bits.
 struct Float8Places {
   int scale, y, scales;  // input, outputs
   AttributePlace<std::string> scaling, dtype;
@@ -90,27 +89,27 @@ struct Float8Places {
   constexpr bool are_there() const { return scales != kNowhere; }
 };
 
-// (Not a constructor: nvcc calls none that is consteval in a template.)
+// Not a constructor: in templates, nvcc does not call consteval constructors.
 consteval Float8Places float8_places(const Signature& op) {
   return {find_input(op, "scale"), find_output(op, "y"), find_output(op, "scales"),
           find_attribute<std::string>(op, "scaling"), find_attribute<std::string>(op, "dtype")};
 }
 
-// What the signatures declare: the scale to use, if it is given, and the results.
+// Declarations for signatures: the optional given scale, and the 8-bit results.
 inline constexpr Input kGivenScale{.name = "scale", .kind = Kind::optional};
 inline constexpr Output kFloat8Result{"y", "dtype"};
 inline constexpr Output kScalesResult{"scales", "compute(x)"};
 inline constexpr Attribute kScalingAttribute{"scaling", Type::string, "row", kScalings};
 inline constexpr Attribute kFloat8Attribute{"dtype", Type::string, "float8_e4m3fn", kFloat8s};
 
-// The outputs of an operator whose values have the shape and the floating dtype of `values`; the input that it has
-// them from is `like`. Checks the scale, which has the shape of the scales that would be computed.
+// Sets the outputs of an operator whose values have the shape and floating dtype of `values`; `like` is the input that
+// gives this dtype. Checks the given scale, which must have the shape of computed scales.
 Status float8_rule(Rule& rule, const Float8Places& at, const Shape& values, int like);
 
-// Of the workspace: for the largest absolute value of a whole tensor, where the scale follows from it.
+// Workspace bytes for the largest absolute value of a tensor, if its scale is computed from it.
 inline constexpr size_t kLargestBytes = 16;
 
-// The call's part of it. A: the compute type.
+// The float8 arguments of a call. A: the compute type.
 template <class A>
 struct Float8Result {
   Float8Result() = default;
@@ -125,30 +124,30 @@ struct Float8Result {
     if (is_of_all()) this->largest = static_cast<A*>(largest);
   }
 
-  // The scale follows from all elements: one pass finds the largest, and one rounds.
+  // True if one scale is computed from all elements: the first pass finds the largest value, the second rounds.
   bool is_of_all() const { return scaling == Scaling::tensor && !given; }
 
-  // The second of two passes. It goes through the tensor backwards: the caches still hold the end.
+  // True in the second of two passes. It walks the tensor backwards, since the caches still hold its end.
   FUSEDOPS_HD bool is_second() const { return largest && !finds_largest; }
 
-  // A scale whose inverse is finite, also for zeros; infinite, if the largest value is.
+  // The scale for a largest value. Its inverse is finite, also for zeros; an infinite value gives an infinite scale.
   FUSEDOPS_HD A scale_of(A largest_value) const {
     const A scale = largest_value / A(is_e5m2 ? E5m2::kLargestNumber : E4m3::kLargestNumber);
     constexpr A kLeast = std::numeric_limits<A>::min();
     return scale < kLeast ? kLeast : scale;
   }
 
-  // Where the scale of an element is.
+  // The index of an element's scale.
   FUSEDOPS_HD int64_t scale_place(int64_t row, int64_t column) const {
     if (scaling == Scaling::tensor) return 0;
     return scaling == Scaling::row ? row : row * scale_blocks(columns) + column / kScaleBlock;
   }
 
   uint8_t* y = nullptr;        // contiguous rows of `columns`
-  bool finds_largest = false;  // the first of two passes, which writes nothing else
+  bool finds_largest = false;  // the first of two passes, which writes only `largest`
   const A* given = nullptr;
-  A* scales = nullptr;   // null if they are given
-  A* largest = nullptr;  // of all elements, if the scale follows from it
+  A* scales = nullptr;   // null if the scales are given
+  A* largest = nullptr;  // the largest absolute value of all elements, if the scale is computed from it
   int64_t columns = 0;
   bool is_e5m2 = false;
   Scaling scaling = Scaling::row;

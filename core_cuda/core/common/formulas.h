@@ -1,5 +1,5 @@
-// What activations are made of, for the host and the device alike: values and slopes, of which the compiler drops what
-// is not used. As in exp.h, nothing is a call or a branch in float, so that loops are vectorized.
+// Building blocks of activations for host and device: values and slopes, of which the compiler drops the unused one. As
+// in exp.h, the float forms have no calls and no branches, so loops are vectorized.
 #pragma once
 
 #include <bit>
@@ -11,8 +11,8 @@
 
 namespace fusedops {
 
-// a * b + c, rounded once on a GPU. Programs are compiled there without contraction, so that a formula has the same
-// bits wherever it is inlined. On the host the compiler contracts, where the processor has the instruction.
+// a * b + c, rounded once on a GPU. Programs are compiled there without contraction, so a formula has the same bits
+// wherever it is inlined. On the host the compiler contracts if the processor has FMA.
 template <class A>
 FUSEDOPS_HD A fma_(A a, A b, A c) {
 #ifdef __CUDA_ARCH__
@@ -60,8 +60,8 @@ FUSEDOPS_HD float multiply_add(float a, float b, float c) { return fmaf(a, b, c)
 FUSEDOPS_HD double magnitude(double x) { return fabs(x); }
 FUSEDOPS_HD float magnitude(float x) { return fabsf(x); }
 
-// e^-|x|; within 1.5 ulp. On the host as in exp.h, but with a single sign of the argument, where 2^n needs no care but
-// for subnormal results: it is raised by 2^24, and the product lowered again, which rounds once.
+// e^-|x|, within 1.5 ulp. On the host as in exp.h, but the argument has one sign, so only subnormal results need care:
+// the power is scaled by 2^24 and the product scaled back, which rounds once.
 FUSEDOPS_HD double decay(double x) { return exp(-fabs(x)); }
 FUSEDOPS_HD float decay(float x) {
 #ifdef __CUDA_ARCH__
@@ -69,30 +69,32 @@ FUSEDOPS_HD float decay(float x) {
 #else
   constexpr float kHigh = float(kLog2E), kLow = float(kLog2E - double(kHigh));
   constexpr float kRound = 0x1.8p23f + 127 + 24;             // leaves the exponent of 2^(n + 24) in the lowest bits
-  const float a = choose(fabsf(x) > 105, 105.0f, fabsf(x));  // n = -151 makes a power of zero
+  const float a = choose(fabsf(x) > 105, 105.0f, fabsf(x));  // n = -151 gives a power of zero
   const float shifted = kRound - kHigh * a, n = shifted - kRound;
   const float f = (-n - kHigh * a) - kLow * a;
   return host::exp2_fraction(f) * std::bit_cast<float>(std::bit_cast<uint32_t>(shifted) << 23) * 0x1p-24f;
 #endif
 }
 
-// The logistic function from t = e^-|x|, and its slope. Neither tail cancels: both have small relative errors.
+// The logistic function from t = e^-|x|, and its slope. Neither tail cancels, so both have small relative errors.
 template <class A>
 FUSEDOPS_HD Activated<A> logistic(A x, A t) {
   const A above = reciprocal(A(1) + t), below = t * above;  // at |x| and -|x|; their sum is 1
   return {choose(x < 0, below, above), above * below};
 }
 
-// The normal distribution's function and density.
+// Distribution function and density of the standard normal distribution.
 FUSEDOPS_HD Activated<double> normal(double x) {
   constexpr double kRootHalf = 0.70710678118654752440, kDensity = 0.39894228040143267794;
   return {0.5 * erfc(-kRootHalf * x), kDensity * exp(-0.5 * x * x)};
 }
 
 // The tail beyond |x| is Q = t P(t) e^(-x²/2) with t = 1 / (1 + p |x|), a form of Hastings' ("Approximations for
-// Digital Computers", 1955). p and P are our own: found by Remez' algorithm, with one coefficient after the other
-// rounded to float, for the least error of Q relative to Q (1 + x²); that is 2.3e-8 for |x| <= 14, where float ends.
-// The rounding of x² alone costs as much. The error of the function is 2e-7 at most, and most of it comes from t.
+// Digital Computers", 1955).
+//
+// p and P were fitted for this file with Remez' algorithm, the coefficients rounded to float one after the other. They
+// minimize the error of Q relative to Q (1 + x²): 2.3e-8 for |x| <= 14, beyond which Q underflows. The rounding of x²
+// alone costs as much. The error of the function is at most 2e-7, most of it from t.
 FUSEDOPS_HD Activated<float> normal(float x) {
   constexpr float kDensity = 0.39894228f, kP = 0.3975f;
   const float t = reciprocal(fma_(kP, magnitude(x), 1.0f));
@@ -109,7 +111,7 @@ FUSEDOPS_HD Activated<float> normal(float x) {
   return {choose(x < 0, tail, 1 - tail), kDensity * bell};
 }
 
-// 2^f - 1 for |f| <= 1/2: f times a polynomial of least relative error, 2.1e-8, found by Remez' algorithm.
+// 2^f - 1 for |f| <= 1/2: f times a minimax polynomial with relative error 2.1e-8, from Remez' algorithm.
 FUSEDOPS_HD float exp2m1_fraction(float f) {
   float p = 0x1.430904p-13f;
   p = fma_(p, f, 0x1.5f07b4p-10f);
@@ -125,8 +127,8 @@ FUSEDOPS_HD Activated<double> tanh_(double x) {
   return {tanh(x), 4 * t * r * r};
 }
 
-// tanh|x| = (1 - t) / (1 + t) with t = e^(-2|x|) = 2^n 2^f. For small x the difference cancels, and is taken apart
-// before: 1 - t = (1 - 2^n) - 2^n (2^f - 1).
+// tanh|x| = (1 - t) / (1 + t) with t = e^(-2|x|) = 2^n 2^f. Since the difference cancels for small x, it is computed as
+// 1 - t = (1 - 2^n) - 2^n (2^f - 1).
 FUSEDOPS_HD Activated<float> tanh_(float x) {
   constexpr float kHigh = float(2 * kLog2E), kLow = float(2 * kLog2E - double(kHigh)), kRound = 0x1.8p23f;
   const float a = choose(magnitude(x) > 44, 44.0f, magnitude(x));  // 2^n is zero there

@@ -1,10 +1,10 @@
-// What the engines of the CPU and of the GPU share for operators over lists of tensors. Several lists run in parallel:
-// the tensors in one place are of one size, and an element of each is one item of the work.
+// Declarations shared by the CPU and GPU engines for operators over lists of tensors. Several lists run in parallel:
+// tensors at the same index have the same size, and one element of each is an item of work.
 //
-// An update is a struct with `Lists`, a tuple of List types in the order in which it gives the lists' views, and
-// prepared(place), which reads what holds for the tensors in that place and returns the function of one item: it is
-// called with an element of each list in the compute type, changes those that are written, and has a `skipped`, which
-// says that nothing is to be written there.
+// An update is a struct with `Lists`, a tuple of List types in the order of the lists' views, and prepared(place).
+// prepared reads the values for the tensors at that index and returns the function of one item. The function takes an
+// element of each list in the compute type and changes the written ones. Its member `skipped` is true if nothing is to
+// be written.
 #pragma once
 
 #include <cstdint>
@@ -38,17 +38,17 @@ using ListOf = std::tuple_element_t<kPlace, typename Update::Lists>;
 template <class Update, size_t kPlace>
 using ElementOf = typename ListOf<Update, kPlace>::Element;
 
-// The lists of a call, one of each of the update's.
+// The lists of a call, in the order of Update::Lists.
 template <class Update>
 using ListViews = std::span<const View>[kListsOf<Update>];
 
-// The work is cut into chunks of so many items, none of two places. Which sums are added follows from it.
+// Items per chunk of work. A chunk lies within one tensor. The order of sums depends on it.
 inline constexpr int64_t kChunk = 16384;
 
 inline int64_t chunks_of(int64_t items, int64_t chunk = kChunk) { return (items + chunk - 1) / chunk; }
 
-// a * b + c, rounded once where the processor can. Which products and sums round as one is written out, and not left
-// to the compiler: vectors, what is left of them, and aligned and other memory must give the same bits.
+// a * b + c, rounded once if the processor can. Fused operations are written out instead of left to the compiler:
+// vectors, their remainders, and unaligned memory must give the same bits.
 FUSEDOPS_HD double multiply_add(double a, double b, double c) {
 #if defined(__CUDA_ARCH__) || defined(__FMA__)
   return __builtin_fma(a, b, c);

@@ -1,4 +1,4 @@
-// What kernels read besides tensors, and the switch from a DType to an element type.
+// Scalar and parameter operands of kernels, and the dispatch from a DType to an element type.
 #pragma once
 
 #include "core/common/element.h"
@@ -11,7 +11,7 @@
 
 namespace fusedops {
 
-// A scalar operand: a number from the host, or one element in the device's memory, of the tensor's dtype or float32.
+// A scalar operand: a host number, or one element in device memory, of the tensor's dtype or float32.
 struct Scalar {
   const void* data = nullptr;
   DType dtype = DType::f64;
@@ -31,7 +31,7 @@ inline Scalar scalar(const Call& call, int input) {
   return {nullptr, DType::f64, call.scalars[input]};
 }
 
-// An optional vector that all rows share, such as a weight: of the tensor's dtype, or float32 beside a 16-bit one.
+// An optional vector shared by all rows, such as a weight: of the tensor's dtype, or float32 with 16-bit tensors.
 struct Parameter {
   const void* data = nullptr;  // null: absent
   bool is_f32 = false;

@@ -1,4 +1,3 @@
-// The values of a call's attributes.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +8,15 @@
 
 namespace fusedops {
 
-// The declared type tells which member is used.
+// The declared type selects the member.
 struct Value {
   double f64 = 0;
-  int64_t i64 = 0;  // boolean too
+  int64_t i64 = 0;  // booleans too
   std::string string;
   std::vector<double> f64s;
 };
 
-// They are in the order of the declaration.
+// Values in the order of the declaration.
 class Attributes {
  public:
   Attributes(const Value* values = nullptr) : values_(values) {}

@@ -1,4 +1,6 @@
-// The declarations and the shape rules for callers that are not C++: the Python package reads both through ctypes.
+// C API over declarations and shape rules. The Python package calls it through ctypes.
+//
+// Returned texts last until the thread's next call.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -15,8 +17,8 @@
 namespace fusedops {
 namespace {
 
-// Half of symbol s is s less this, and the number of its blocks of Rule::kBlock elements s less twice this; both may
-// be.
+// For a symbol s, s - kHalfSymbol is its half, and s - 2 * kHalfSymbol the number of its blocks of Rule::kBlock
+// elements. The two combine.
 constexpr Dim kHalfSymbol = Dim(1) << 40;
 
 std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
@@ -30,7 +32,7 @@ std::string json_list(const Items& items, F&& item_text) {
   return text + "]";
 }
 
-// Numbers are texts: JSON knows no infinity.
+// Bounds are JSON strings, since JSON has no infinity.
 std::string json(const Bounds& bounds) {
   return "{\"least\": " + quoted(spelled(bounds.least)) + ", \"most\": " + quoted(spelled(bounds.most)) +
          ", \"is_open\": " + (bounds.is_open ? "true" : "false") + "}";
@@ -97,12 +99,12 @@ std::span<const Operator* const> rows_of(const Library& library) {
   return {library.rows, static_cast<size_t>(library.count)};
 }
 
-// Dimensions that a tracer knows by symbol only. Every equality that a check needs is handed back to it.
+// Dimensions that a tracer knows only as symbols. Every equality that a check requires is returned to the tracer.
 class SymbolicRule : public Rule {
  public:
   using Rule::Rule;
 
-  // One tensor, and what stands behind it.
+  // Reads one tensor and returns the position after it.
   const int64_t* read(const int64_t* words, Shape* shape) const {
     shape->dtype = static_cast<DType>(*words++);
     shape->rank = static_cast<int>(*words++);
@@ -113,7 +115,7 @@ class SymbolicRule : public Rule {
   }
   void read(int input, int64_t item, Shape* shape) override { read(items[input][static_cast<size_t>(item)], shape); }
 
-  std::vector<const int64_t*> items[kMaxInputs];  // where the tensors of lists stand
+  std::vector<const int64_t*> items[kMaxInputs];  // the tensors of lists
 
   bool same(Dim& a, Dim b) override {
     if (a == b) return true;
@@ -131,19 +133,20 @@ class SymbolicRule : public Rule {
 }  // namespace
 }  // namespace fusedops
 
-// The names of the dtypes in the order of DType, the half symbol and the table, as JSON; see described() and json().
+// The names of the dtypes in the order of DType, the constants of symbols and the table, as JSON; see described() and
+// json().
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
   static const std::string text = fusedops::described();
   return text.c_str();
 }
 
-// The rows of the table from `first` on, as JSON. It lasts until the thread's next.
+// The operators of the table from index `first` on, as JSON.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_operators(int64_t first) {
   return fusedops::said(fusedops::json(fusedops::operators().subspan(static_cast<size_t>(first))));
 }
 
-// The operators of a library as a JSON list or, as a text that is none, why they cannot be added. `library` is what its
-// `fusedops_library` returns. The text lasts until the thread's next.
+// The operators of a library as a JSON list, or, if they cannot be added, a sentence that says why. `library` is the
+// result of its `fusedops_library`.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_library(const void* library) {
   using namespace fusedops;
   const auto& described = *static_cast<const Library*>(library);
@@ -152,7 +155,7 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_library(const void* lib
   return said(status.ok() ? json(rows_of(described)) : status.sentence());
 }
 
-// Adds the operators of a library. Returns null, or a sentence that lasts until the thread's next.
+// Adds the operators of a library. Returns null or an error sentence.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* library) {
   using namespace fusedops;
   const auto& added = *static_cast<const Library*>(library);
@@ -163,8 +166,8 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* librar
 
 // Runs a shape rule. `inputs` holds the number of tensors of each input, and for each tensor its dtype, rank (negative:
 // unknown) and dims (negative: a symbol). `attributes` are texts, in the order of the declaration. `result` receives
-// the number of equalities and their pairs, then for each output its dtype, rank and dims, with symbols as kHalfSymbol
-// says. Returns null, or a sentence that lasts until the thread's next.
+// the number of equalities and their pairs, then for each output its dtype, rank and dims, with symbols encoded as at
+// kHalfSymbol. Returns null or an error sentence.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const int64_t* inputs,
                                                       const char* const* attributes, int64_t* result,
                                                       int64_t result_capacity) {

@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Words that are no names in Python, or in a schema of torch.
+// Reserved words of Python and of torch schemas.
 constexpr std::string_view kReserved[] = {
     "False", "None",  "NoneType", "True",  "and",    "as",   "assert", "async",  "await",
     "break", "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",
@@ -17,7 +17,7 @@ constexpr std::string_view kReserved[] = {
     "not",   "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield",
 };
 
-// Python that TensorFlow generates of an operator breaks lines before longer names, where Python does not allow it.
+// TensorFlow generates Python from an operator, and breaks lines before longer names where Python does not allow it.
 constexpr size_t kLongestName = 48;
 
 bool is_name(std::string_view text) {
@@ -67,9 +67,10 @@ class Check {
     return Status::error("fusedops.", op_.name, ": ", texts...);
   }
 
-  // Everything has a name of its own, and so have, where there is a derivative, the upstream gradients.
+  // Names are unique among the inputs and attributes, with upstream gradients if there is a derivative, and among the
+  // outputs.
   Status names() const {
-    Names inputs{"wanted"}, outputs;  // what a formula of a gradient asks besides
+    Names inputs{"wanted"}, outputs;  // "wanted" is an argument of gradient formulas
     for (const Input& input : op_.inputs) {
       inputs.push_back(input.name);
       if (input.kind == Kind::scalar) inputs.push_back(std::string(input.name) + "_value");
@@ -105,7 +106,7 @@ class Check {
     return is_upstream(name) || named(op_.inputs, name) || named(op_.outputs, name);
   }
 
-  // Every language that the default is written into takes it as it stands.
+  // The default is copied verbatim into every language.
   Status check(const Attribute& attribute) const {
     const std::string_view text = attribute.value ? attribute.value : "";
     const bool plain = std::none_of(text.begin(), text.end(), [](char c) { return c == '"' || c == '\\' || c < ' '; });
@@ -123,7 +124,7 @@ class Check {
     return good ? Status() : error("the default of ", attribute.name, " must be a value that it can have; got ", text);
   }
 
-  // The notation within a term is checked where it is read: fusedops/axes.py.
+  // The notation within a term is checked by its parser: fusedops/axes.py.
   Status check(const Axes& axes) const {
     const std::string_view text = axes.tensors ? axes.tensors : "", arrow = "->";
     const size_t place = std::min(text.find(arrow), text.size());

@@ -1,4 +1,4 @@
-// What a row that a process adds must be, so that every framework can offer it: nothing fails behind this check.
+// Checks of an operator that a process adds. An operator that passes can be registered with every framework.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace fusedops {
 
-// The steps of a row may name operators of the table, and rows that are added together with it.
+// Derivatives may refer to operators of the table and to operators added in the same call.
 Status check_rows(std::span<const Operator* const> rows);
 
 }  // namespace fusedops

@@ -1,4 +1,4 @@
-// What a framework provides for one call: its stream, or its thread pool.
+// The framework's resources for one call: its stream or its thread pool.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace fusedops {
 
 struct Context {
   bool cuda = false;
-  void* stream = nullptr;  // cudaStream_t; null is the legacy default stream only if the framework says so
+  void* stream = nullptr;  // cudaStream_t; null is the legacy default stream, if the framework uses it
 
   // Runs body(closure, begin, end) over disjoint ranges that cover [0, count), on the framework's threads. `count` and
   // `cost` are positive, and body throws nothing.
@@ -19,9 +19,9 @@ struct Context {
   void (*parallel)(void* pool, int64_t count, int64_t cost, Body body, void* closure) = nullptr;
   void* pool = nullptr;
 
-  // Runs body(begin, end) over disjoint ranges that cover [0, count), on the framework's threads. `cost` is the rough
-  // price of one item in nanoseconds: cheap loops stay on one thread. A framework's thread must not see an exception,
-  // such as std::bad_alloc: the first one is thrown here, after the loop.
+  // Runs body(begin, end) over disjoint ranges that cover [0, count), on the framework's threads. `cost` is the
+  // approximate time of one item in nanoseconds: cheap loops stay on one thread. Framework threads must not see
+  // exceptions such as std::bad_alloc: the first one is rethrown here, after the loop.
   template <class F>
   void parallel_for(int64_t count, int64_t cost, F&& body) const {
     if (count <= 0) return;

@@ -39,7 +39,7 @@ std::string value_text(Type type, const Value& value) {
   return {};
 }
 
-// The inputs by name, absent ones left out, and the attributes that differ from their defaults.
+// The inputs by name, without absent ones, and the attributes that differ from their defaults.
 std::string arguments_text(const Operator& op, const Call& call) {
   std::string text;
   const auto add = [&](std::string_view name, const std::string& value) {
@@ -65,7 +65,7 @@ std::string arguments_text(const Operator& op, const Call& call) {
   return text;
 }
 
-// The kernels of a call, in the order of their first runs. Calls within a call nest.
+// The kernels of a call, in the order of their first launches. Calls nest.
 struct Line {
   struct Entry {
     std::string kernel;

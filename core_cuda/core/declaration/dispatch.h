@@ -1,4 +1,4 @@
-// The choice among an operator's kernels, as a table, and the log of what was chosen.
+// Kernel selection by table, and the log of selected kernels.
 #pragma once
 
 #include <cstdlib>
@@ -9,24 +9,25 @@
 
 namespace fusedops {
 
-// The properties of a GPU that the choice of a kernel depends on: see cuda::current_gpu().
+// The GPU properties that kernel selection depends on: see cuda::current_gpu().
 struct GpuProperties {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
-  int shared_bytes = 0;           // shared memory of a multiprocessor
-  bool has_sm90_kernels = false;  // compute capability 9.x, and the build has the kernels for it
+  int shared_bytes = 0;           // shared memory per multiprocessor
+  bool has_sm90_kernels = false;  // compute capability 9.x, and the build has kernels for it
 };
 
-// An entry of a table that is read from the top. The last entry takes every problem.
+// An entry of a dispatch table. The first entry that accepts the problem is selected; the last one accepts every
+// problem.
 template <class Kernel, class Problem>
 struct DispatchEntry {
   Kernel kernel;
   const char* name;  // in the log
   bool (*takes)(const Problem&, const GpuProperties&);
-  const char* why;  // in the log, too
+  const char* why;  // in the log
 };
 
-// The first entry that takes the problem.
+// The first entry that accepts the problem.
 template <class Entry, size_t kCount, class Problem>
 const Entry& first_that_takes(const Entry (&table)[kCount], const Problem& problem, const GpuProperties& gpu) {
   const Entry* entry = table;
@@ -34,7 +35,7 @@ const Entry& first_that_takes(const Entry (&table)[kCount], const Problem& probl
   return *entry;
 }
 
-// True if FUSEDOPS_LOG=dispatch asks for a line per call. It is read once, when the library is loaded.
+// True if FUSEDOPS_LOG=dispatch asks for a line per call. Read once, when the library is loaded.
 inline const bool kLogsDispatch = [] {
   const char* asked = std::getenv("FUSEDOPS_LOG");
   return asked && std::string_view(asked) == "dispatch";
@@ -48,10 +49,9 @@ void log_kernel(const DispatchEntry<Kernel, Problem>& entry, const GpuProperties
   if (kLogsDispatch) log_kernel(entry.name, entry.why, gpu);
 }
 
-// Runs the call and prints its line to stderr. The lines of calls within it come before, indented.
+// Runs the call and prints its line to stderr. Lines of nested calls come first, indented.
 Status run_logged(const Operator& op, const Call& call, Status (*run)(const Operator&, const Call&));
 
-// "[4096, 1024]"
 std::string shape_text(const View& view);
 
 }  // namespace fusedops

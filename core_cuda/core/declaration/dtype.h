@@ -1,4 +1,4 @@
-// The element types that an operator can meet, and the two questions asked of them: how large, and what to compute in.
+// The element types of operators, their sizes and compute dtypes.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace fusedops {
 
-// The four floating types come first: they are what kernels are written for. The others exist so that a rule can
-// accept them (a mask, labels), return them (float8) or name them in an error.
+// Kernels are written for the four floating types, which come first. The others exist so that a rule can accept them (a
+// mask, labels), return them (float8) or name them in an error.
 enum class DType : uint8_t {
   f64,
   f32,
@@ -27,7 +27,7 @@ enum class DType : uint8_t {
 };
 
 struct DTypeInfo {
-  const char* name;  // as both frameworks spell it
+  const char* name;  // the spelling of both frameworks
   size_t size;       // bytes
 };
 

@@ -1,4 +1,4 @@
-// What graphs show of an operator: TensorFlow as the type of a node, torch as the name of a gradient function.
+// The name of an operator in graphs: the type of a TensorFlow node, the name of a torch gradient function.
 #pragma once
 
 #include <cctype>

@@ -1,4 +1,4 @@
-// The error sentence of an attribute whose value is refused.
+// Error sentences for refused attribute values.
 #pragma once
 
 #include <charconv>

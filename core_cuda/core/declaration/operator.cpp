@@ -1,4 +1,3 @@
-// An adaptor calls infer() and then run() of an operator. Attributes are read from text.
 #include "core/declaration/operator.h"
 
 #include <charconv>
@@ -40,7 +39,8 @@ bool parse_list(std::string_view text, std::vector<double>* numbers) {
   return true;
 }
 
-// Null where no ranges are asked for. Read once, when the library is loaded: a small operator is over in a microsecond.
+// Null if no NVTX ranges are requested. Read once, when the library is loaded, since a small operator takes a
+// microsecond.
 const auto run_traced = [] {
   const char* asked = std::getenv("FUSEDOPS_NVTX");
   return asked && std::string_view(asked) == "1" ? run_in_range : nullptr;

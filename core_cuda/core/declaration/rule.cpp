@@ -25,7 +25,7 @@ Shape Shape::of(DType dtype, std::initializer_list<Dim> dims) {
   return shape;
 }
 
-// A symbol counts as another size than 1: PyTorch's tracers give that one as a number.
+// A symbol is never 1: PyTorch's tracers pass that size as a number.
 bool Rule::broadcast(Dim& a, Dim b) {
   if (b == 1) return true;
   if (a != 1) return same(a, b);

@@ -1,6 +1,5 @@
-// What an operator takes and returns, by name. The signature stands in the operator's header, so that kernels and rules
-// can ask it where an argument is. They ask at compile time: a name that is not declared does not compile, nor does
-// reading an attribute as another type than the declared one.
+// Inputs, outputs and attributes of an operator, by name. The signature is in the operator's header, so kernels and
+// rules look up indices at compile time. An undeclared name or a wrong attribute type does not compile.
 #pragma once
 
 #include <algorithm>
@@ -26,36 +25,38 @@ inline constexpr int kMaxAttributes = 12;
 enum class Kind : uint8_t {
   tensor,
   optional,  // a tensor or nothing
-  scalar,    // one element: a tensor on the device, or a host double where the framework can pass one
-  list,      // any number of tensors of one dtype; none at all, unless it is the first input
+  scalar,    // one element: a tensor on the device, or a host double if the framework can pass one
+  list,      // any number of tensors of one dtype; the first input must not be an empty list
 };
 
 struct Input {
   const char* name = nullptr;
   Kind kind = Kind::tensor;
   Layout layout = Layout::contiguous;
-  bool parameter = false;  // the same for all rows, such as a weight: vmap cannot fold a dimension of it into the rows
-  bool updated = false;    // written in place: the call's effect. A tensor or a list; it has no gradient then
-  const char* only_for = nullptr;  // of an optional input of a backward operator: the output that it is read for alone
+  bool parameter = false;  // shared by all rows, such as a weight: vmap cannot fold a dimension of it into the rows
+  bool updated = false;    // mutated by the call: a tensor or a list, without a gradient
+  const char* only_for = nullptr;  // for an optional input of a backward operator: the only output that reads it
 };
 
 // A tensor of rows with any stride between them.
 constexpr Input in_rows(const char* name) { return {.name = name, .layout = Layout::rows}; }
 
-// A vector that all rows share, such as a bias, or nothing.
+// An optional vector shared by all rows, such as a bias.
 constexpr Input optional_parameter(const char* name) {
   return {.name = name, .kind = Kind::optional, .parameter = true};
 }
 
 struct Output {
   const char* name = nullptr;
-  // An input's name, or "compute(name)": float64 for float64, else float32; or "common()": the 16-bit dtype among the
-  // inputs, if there is one, else that of the first floating input; or the name of a string attribute, which says the
-  // dtype.
+  // The dtype of the output, one of:
+  //   an input's name
+  //   "compute(name)": float64 for float64, else float32
+  //   "common()": the 16-bit dtype among the inputs, if there is one, else that of the first floating input
+  //   the name of a string attribute that holds a dtype
   const char* dtype = nullptr;
-  bool saved = false;  // kept for the backward and hidden by the public function
-  // On a GPU, and where the framework's tensors have strides, its rows are padded_row() apart: an operand of products,
-  // whose fast kernels read lines that begin at multiples of 16 bytes.
+  bool saved = false;  // saved for the backward and hidden by the public function
+  // Rows are padded_row() apart on a GPU, if the framework's tensors have strides. For operands of products, whose fast
+  // kernels need rows aligned to 16 bytes.
   bool padded = false;
 };
 
@@ -78,7 +79,7 @@ inline constexpr Type kTypeOf<std::vector<double>> = Type::f64s;
 // The range of a number. NaN is in no range.
 struct Bounds {
   double least, most;
-  bool is_open = false;  // true: `most` itself is outside
+  bool is_open = false;  // true: `most` itself is out of range
 
   constexpr bool contain(double x) const { return least <= x && (is_open ? x < most : x <= most); }
 };
@@ -94,8 +95,8 @@ struct Attribute {
   const char* name = nullptr;
   Type type = Type::f64;
   const char* value = nullptr;                     // the default, as parse() reads it
-  std::span<const std::string_view> choices = {};  // all that a string may be; empty: anything
-  std::optional<Bounds> bounds = {};               // of a number, or of each number of a list; none: any number
+  std::span<const std::string_view> choices = {};  // the allowed strings; empty: any
+  std::optional<Bounds> bounds = {};               // for a number, or each number of a list; none: any number
 };
 
 // The axes of each input and output, such as "...k, kn^transpose_weight, n/k -> ...n/k". A call can be computed in
@@ -118,12 +119,13 @@ struct Attribute {
 // an axis, as the heads of queries and keys: each part gets the same fraction then.
 struct Axes {
   const char* tensors = nullptr;
-  // Conditions on the call, separated by spaces: "attribute=value", "attribute!=value", "input" that is given, or
-  // "!input" that is absent. The first declaration whose conditions hold counts; without one, nothing can be divided.
+  // Conditions on the call, separated by spaces: "attribute=value", "attribute!=value", "input" for a given input,
+  // "!input" for an absent one. The first declaration whose conditions hold applies. Without one, the call cannot be
+  // divided.
   const char* when = "";
 };
 
-// A vector that a constant can hold.
+// A constexpr vector of bounded capacity.
 template <class Item, size_t kCapacity>
 class ShortList {
  public:
@@ -132,7 +134,6 @@ class ShortList {
     std::copy(items.begin(), items.end(), items_);
   }
 
-  // There must be room.
   constexpr void add(const Item& item) { items_[size_++] = item; }
 
   constexpr size_t size() const { return size_; }
@@ -156,10 +157,10 @@ struct Name {
   char text[kSize];
 };
 
-// The place of what an operator does not have.
+// The index of an argument that an operator does not have.
 inline constexpr int kNowhere = -1;
 
-// The place of an attribute whose value is a V.
+// The index of an attribute with values of type V.
 template <class V>
 struct AttributePlace {
   int place = kNowhere;
@@ -173,14 +174,13 @@ struct Signature {
   AxesList axes = {};
 };
 
-// Whether it updates inputs, or takes lists: such an operator is not differentiable, and not mapped over rows.
+// True if the operator mutates inputs or takes lists. Such an operator is not differentiable and not mapped over rows.
 inline bool has_effects_or_lists(const Signature& op) {
   return std::any_of(op.inputs.begin(), op.inputs.end(),
                      [](const Input& input) { return input.updated || input.kind == Kind::list; });
 }
 
-// Where an operator has something, by its name. What is found may be absent, and is nowhere then. (Not members: GCC 11
-// calls no consteval member in a template.)
+// The index of a named item, or kNowhere. Not members: in templates, GCC 11 does not call consteval members.
 template <class Items>
 consteval int find(const Items& items, std::string_view name) {
   for (size_t i = 0; i < items.size(); ++i)
@@ -211,7 +211,8 @@ consteval AttributePlace<V> attribute_of(const Signature& op, std::string_view n
   return {declared(find_attribute<V>(op, name).place)};
 }
 
-// Code that serves several operators says what it has found of one: a name that it does not know does not compile.
+// For code that serves several operators: the listed indices must cover all names of the signature, or it does not
+// compile.
 consteval void has_only(const Signature& op, std::initializer_list<int> inputs, std::initializer_list<int> outputs,
                         std::initializer_list<int> attributes) {
   const auto all_found = [](const auto& declared, std::initializer_list<int> places) {

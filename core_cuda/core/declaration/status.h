@@ -1,4 +1,4 @@
-// A core function returns a Status: nothing, or one full sentence for the user. It throws only std::bad_alloc.
+// The result of a core function: empty, or one full sentence for the user. Core functions throw only std::bad_alloc.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ class [[nodiscard]] Status {
  public:
   Status() = default;
 
-  // Joins the texts of a sentence: Status::error("fusedops.", op, ": ...").
+  // Concatenates the parts of a sentence: Status::error("fusedops.", op, ": ...").
   template <class... Texts>
   static Status error(const Texts&... texts) {
     Status status;

@@ -1,4 +1,4 @@
-// For an operator that consists of calls of others, one after the other, on the CPU and on a GPU alike.
+// Operators that consist of calls of other operators, on the CPU and on a GPU.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace fusedops {
 
-// A matrix that such a call reads or writes: without gaps in the workspace, or the rows of a view.
+// A matrix argument of such a call: contiguous in the workspace, or the rows of a view.
 struct MatrixView {
   MatrixView(DType dtype, int64_t rows, int64_t columns, int64_t stride, void* data = nullptr)
       : sizes{rows, columns}, strides{stride, 1}, view{data, dtype, 2, sizes, strides} {}
@@ -24,8 +24,7 @@ struct MatrixView {
   View view;
 };
 
-// A call of another operator, on the device of the whole. Arguments and attributes that are not set are absent, false
-// or empty.
+// A call of another operator on the same device. Arguments and attributes that are not set are absent, false or empty.
 template <const Signature& kOp>
 struct SubCall {
   explicit SubCall(const Call& whole) : call(built_in<kOp>()) {
@@ -65,7 +64,7 @@ struct SubCall {
   Call call;
 };
 
-// Deals out the workspace; one without memory counts what is needed.
+// Allocates from the workspace. Without memory it only counts the bytes.
 class Memory {
  public:
   explicit Memory(void* workspace) : data_(static_cast<char*>(workspace)) {}
@@ -88,7 +87,7 @@ class Memory {
 };
 
 // The workspace size and the kernel of an operator that consists of calls. Calls(call, workspace) has workspace(),
-// which returns the bytes that it needs, and run(). Without memory it is only asked for workspace().
+// which returns the bytes, and run(). Without memory only workspace() is called.
 template <class Calls>
 size_t workspace_of_calls(const Call& call) {
   return Calls(call, nullptr).workspace();

@@ -1,4 +1,3 @@
-// The table of operators: what is built in, and behind it what a process adds.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -19,7 +18,7 @@ class Table {
     for (const Operator& op : built_in_operators()) append(&op);
   }
 
-  // Without a lock: the rows before `count_` are written and stay.
+  // Lock-free: operators before `count_` are complete and never move.
   std::span<const Operator* const> rows() const { return {rows_, count_.load(std::memory_order_acquire)}; }
 
   const Operator* find(std::string_view name) const {
@@ -33,7 +32,7 @@ class Table {
     if (rows.size() > kMostOperators - count_.load())
       return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators),
                            " operators; make an expression once and pass numbers that vary as inputs, f(x, number)");
-    std::unordered_set<std::string> types;  // of the new rows: graphs show them by type alone
+    std::unordered_set<std::string> types;  // of the new operators, since graphs show the type only
     for (const Operator* row : rows)
       if (const std::string type = type_name(row->name); types_.contains(type) || !types.insert(type).second)
         return Status::error("fusedops: an operator is already named like ", row->name);
@@ -57,7 +56,7 @@ class Table {
 };
 
 Table& table() {
-  static Table* const table = new Table();  // never destroyed: threads of a framework may outlive static objects
+  static Table* const table = new Table();  // never destroyed: framework threads may outlive static objects
   return *table;
 }
 

@@ -5,8 +5,8 @@
 namespace fusedops {
 namespace {
 
-// Whether dimensions [first, last) can be walked as one, of stride `stride` for its innermost step. Dimensions of one
-// element have no stride to speak of.
+// True if dimensions [first, last) can be walked as one dimension whose innermost stride is `stride`. The stride of a
+// dimension of one element is irrelevant.
 bool collapses(const View& view, int first, int last, int64_t stride) {
   for (int i = last - 1; i >= first; --i) {
     if (view.sizes[i] == 1) continue;
@@ -16,7 +16,7 @@ bool collapses(const View& view, int first, int last, int64_t stride) {
   return true;
 }
 
-// The stride of the innermost of the first `count` dimensions that has more than one element.
+// The stride of the innermost of the first `count` dimensions with more than one element.
 int64_t innermost_stride(const View& view, int count, int64_t otherwise) {
   for (int i = count - 1; i >= 0; --i)
     if (view.sizes[i] != 1) return view.strides[i];
@@ -66,7 +66,7 @@ std::optional<MatrixStrides> as_matrix(const View& view) {
   const int64_t rows = view.sizes[view.rank - 2], cols = view.sizes[view.rank - 1];
   const int64_t row_stride = view.strides[view.rank - 2], col_stride = view.strides[view.rank - 1];
   MatrixStrides result{true, 0, 0};
-  // A single row or column has no stride to speak of; kernels want one that cannot overlap.
+  // A single row or column has an arbitrary stride; kernels need one that does not overlap.
   if ((cols <= 1 || col_stride == 1) && (rows <= 1 || row_stride >= cols))
     result.stride = rows <= 1 ? cols : row_stride;
   else if ((rows <= 1 || row_stride == 1) && (cols <= 1 || col_stride >= rows))

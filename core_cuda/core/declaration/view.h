@@ -1,4 +1,4 @@
-// A tensor as the core sees it: a pointer into memory that the framework owns, and how to walk it.
+// A tensor as the core sees it: memory that the framework owns, with sizes and strides.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace fusedops {
 
-inline constexpr int kMaxRank = 64;  // more is refused: Rule::check_rank
+inline constexpr int kMaxRank = 64;  // larger ranks are refused: Rule::check_rank
 
-// What an operator can read in place. Anything else is copied to contiguous memory by the adaptor before the call.
+// The layouts that an operator can read in place. Adaptors copy other layouts to contiguous memory before the call.
 enum class Layout : uint8_t {
   contiguous,  // row-major without gaps
-  rows,        // the last dimension is unit-stride; the leading ones share one stride, from row to row
-  rows_apart,  // rows that do not overlap, as those of a matrix
-  matrix,  // the last two dimensions: one is unit-stride, the other spaced apart; the leading ones: one common stride
-  heads,   // the last dimension is unit-stride, the two before it are free; the leading ones share one stride
+  rows,        // the last dimension is unit-stride; the leading ones share one row stride
+  rows_apart,  // rows that do not overlap, like those of a matrix
+  matrix,  // the last two dimensions: one is unit-stride, the other has any stride; the leading ones share one stride
+  heads,   // the last dimension is unit-stride, the two before it have any strides; the leading ones share one stride
 };
 
 struct View {
@@ -42,10 +42,10 @@ struct Rows {
   int64_t stride = 0;  // from row to row, in elements
 };
 
-Rows as_rows(const View& view);  // of a view of that layout; a scalar is one row
+Rows as_rows(const View& view);  // for Layout::rows; a scalar is one row
 
-// The distance between the rows of a padded output: a multiple of 16 bytes, if elements have 16 bits. No kernel for
-// wider ones needs it.
+// The row stride of a padded output: a multiple of 16 bytes for 16-bit elements. Kernels for wider elements need no
+// padding.
 inline constexpr int64_t kPadded = 8;
 inline int64_t padded_row(int64_t size, DType dtype) {
   return size_of(dtype) == 2 ? (size + kPadded - 1) / kPadded * kPadded : size;
@@ -58,15 +58,15 @@ struct Heads {
   int64_t size;        // elements of a row
 };
 
-Heads as_heads(const View& view);  // of a view of that layout, with at least one dimension
+Heads as_heads(const View& view);  // for Layout::heads, with at least one dimension
 
 struct MatrixStrides {
-  bool row_major;        // rows are of unit stride, else columns are
+  bool row_major;        // rows are unit-stride, else columns are
   int64_t stride;        // between rows, or between columns
-  int64_t batch_stride;  // between matrices; 0: one for all
+  int64_t batch_stride;  // between matrices; 0: one matrix for all
 };
 
-// How to walk a view as Layout::matrix; nothing if that cannot be.
+// The strides of a view with Layout::matrix; none for other views.
 std::optional<MatrixStrides> as_matrix(const View& view);
 
 }  // namespace fusedops
