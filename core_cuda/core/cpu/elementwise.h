@@ -1,4 +1,4 @@
-// The CPU engine of elementwise operators: one pass, on the framework's threads, vectorized by the compiler.
+// The CPU engine of elementwise operators: one pass on the framework's threads, vectorized by the compiler.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace fusedops::cpu {
 
-// 16-bit types pass through float buffers of this many elements, which stay in the first-level cache.
+// 16-bit types pass through float buffers of this many elements, which stay in the L1 cache.
 inline constexpr int64_t kBlock = 1024;
 
 #ifdef FUSEDOPS_AVX512
-// As many elements as whole vectors have: their number.
+// Widens the elements that fill whole vectors and returns their number.
 [[FUSEDOPS_AVX512]] inline int64_t widen_vectors(const f16* from, float* to, int64_t n) {
   int64_t i = 0;
   for (; i + 16 <= n; i += 16)
@@ -77,10 +77,9 @@ const compute_t<T>* widened(const T* from, compute_t<T>* buffer, int64_t n) {
   }
 }
 
-// Random words stay what they are.
 inline const uint32_t* widened(const uint32_t* words, float*, int64_t) { return words; }
 
-// value or otherwise, by its bits: a choice that is vectorized, whatever the sizes of the two types.
+// A bitwise selection of value or otherwise. It is vectorized whatever the sizes of the two types.
 template <class T>
 T kept_or(T value, T otherwise, uint8_t is_kept) {
   using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
@@ -89,8 +88,8 @@ T kept_or(T value, T otherwise, uint8_t is_kept) {
       static_cast<Bits>((std::bit_cast<Bits>(value) & all) | (std::bit_cast<Bits>(otherwise) & ~all)));
 }
 
-// Copies to memory past the caches, which saves reading each line before it is overwritten. finish_streaming() makes
-// it visible to other threads.
+// Non-temporal stores: lines are not read before they are overwritten. finish_streaming() makes the data visible to
+// other threads.
 template <class T>
 void stream(const T* from, T* to, int64_t n) {
 #ifdef __AVX__
@@ -108,7 +107,7 @@ inline void finish_streaming() {
 #endif
 }
 
-// A result of this size will have left the caches before it is read again.
+// True for results so large that they leave the caches before they are read again.
 inline bool is_streamed(int64_t bytes) { return bytes >= (32 << 20); }
 
 // out = function(in...) for n elements; n <= kBlock for 16-bit types.
@@ -143,7 +142,7 @@ void each_block(bool streamed, int64_t n, T* out, Body body) {
   if (streamed) finish_streaming();
 }
 
-// The same as apply_block(), for any number of elements.
+// apply_block() for any number of elements.
 template <class T, class Function, class... Inputs>
 void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*... in) {
   if (std::is_same_v<T, compute_t<T>> && !streamed) return apply_block(function, n, out, in...);
@@ -151,7 +150,7 @@ void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*...
              [&](int64_t start, int64_t size, T* to) { apply_block(function, size, to, in + start...); });
 }
 
-// The same for a function that draws, and elements from `position` on.
+// apply() for a function that draws random words, for elements from `position` on.
 template <class T, class Function, class... Inputs>
 void apply_drawing(Function function, int64_t position, bool streamed, int64_t n, T* out, const Inputs*... in) {
   each_block(streamed, n, out, [&](int64_t start, int64_t size, T* to) {
@@ -160,7 +159,7 @@ void apply_drawing(Function function, int64_t position, bool streamed, int64_t n
   });
 }
 
-// The operator's result = formula(its tensors...), all of one dtype and size.
+// result = formula(tensors...) for an operator, all of one dtype and size.
 template <const Signature& kOp, class Formula>
 Status elementwise(const Call& call, const Formula& formula) {
   const View& out = result_of<kOp>(call);

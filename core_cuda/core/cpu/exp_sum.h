@@ -1,4 +1,4 @@
-// The maximum of a row and the sum of its exponentials, on the CPU: softmax and cross_entropy begin with it.
+// The maximum of a row and the sum of its exponentials, on the CPU: the first step of softmax and cross_entropy.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace fusedops::cpu {
 
-// The largest of values, -inf if there are none. A NaN is skipped here, and shows up in the differences to the maximum.
+// The largest of values, -inf if there are none. NaN is skipped here; the differences to the maximum propagate it.
 template <class A>
 A interleaved_max(const A* values, int64_t n) {
   A accumulators[kAccumulators];
@@ -25,8 +25,8 @@ A interleaved_max(const A* values, int64_t n) {
   return accumulators[0];
 }
 
-// 2^x * kExpScale<A> for x <= 0. Scaled, no power above the smallest subnormal number is subnormal itself, and 2^n is
-// one factor; divided by a sum that is scaled as well, each comes out right, the subnormal ones too.
+// 2^x * kExpScale<A> for x <= 0. With the scale, 2^x is normal wherever its true value is at least the smallest
+// subnormal number, and 2^n is one factor. Quotients of two scaled values are right, subnormal ones included.
 template <class A>
 inline constexpr A kExpScale = std::is_same_v<A, float> ? A(0x1p64) : A(1);
 
@@ -44,9 +44,9 @@ struct ExpSum {
   A sum = 0;  // of 2^((v - max) * factor) * kExpScale
 };
 
-// Over a row of n values v, of which block(start, size, buffer) returns `size` in the compute type: either those in
-// memory or computed in the buffer. block is called twice, the second time on cached data. The terms of the sum are
-// left in `terms`, [n], if it is not null.
+// Reduces a row of n values v. block(start, size, buffer) returns `size` of them in the compute type, either in memory
+// or computed into the buffer. It is called twice, the second time on cached data. The terms of the sum are written to
+// `terms`, [n], if it is not null.
 template <class A, class Block>
 ExpSum<A> exp_sum(int64_t n, A factor, A* terms, Block&& block) {
   ExpSum<A> row;

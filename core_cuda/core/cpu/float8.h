@@ -11,7 +11,7 @@ namespace fusedops::cpu {
 
 static_assert(kBlock % kScaleBlock == 0);
 
-// The largest absolute value, by its bits, which compilers vectorize. NaN does not count.
+// The largest absolute value, compared as bits, which compilers vectorize. NaN is ignored.
 template <class A>
 A largest_of(const A* values, int64_t n) {
   using Bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
@@ -38,8 +38,8 @@ void narrow_to(const A* values, A scale, int64_t n, uint8_t* to) {
   for (int64_t i = 0; i < n; ++i) to[i] = float8_from<Format>(to_odd(odd_quotient(values[i], scale)));
 }
 
-// Rounds a row. values(start, n, to) computes n <= kBlock of its values from `start` on; it is asked again where the
-// scale follows from all of them.
+// Rounds a row. values(start, n, to) computes n <= kBlock of its values from `start` on, and is called again if the
+// scale is computed from all of them.
 template <class A, class Values>
 void quantize_row(const Float8Result<A>& out, int64_t row, Values values) {
   A buffer[kBlock];
@@ -80,8 +80,8 @@ void quantize_row(const Float8Result<A>& out, int64_t row, Values values) {
   each_block([&](int64_t start, int64_t n) { round(start, n, scale); });
 }
 
-// Runs the passes of a result: one, or two over a tensor whose scale follows from all of it. run(result, is_last)
-// calls quantize_row() for all rows.
+// Runs the passes over a result: one, or two if the scale is computed from the whole tensor. run(result, is_last) calls
+// quantize_row() for all rows.
 template <class A, class Run>
 void quantize(const Float8Result<A>& result, Run run) {
   if (result.is_of_all()) {
@@ -94,8 +94,9 @@ void quantize(const Float8Result<A>& result, Run run) {
   run(result, true);
 }
 
-// All of an operator whose values need no others: values(row, start, n, to). They are called by a pointer, so that the
-// code around them is there once, not for each activation. `cost` is the rough price of kBlock elements in nanoseconds.
+// Quantizes all rows of an operator whose values(row, start, n, to) are independent. A function pointer keeps the code
+// around it from being instantiated for each activation. `cost` is the approximate time of kBlock elements in
+// nanoseconds.
 template <class A>
 using ValuesOfRow = void (*)(const void* values, int64_t row, int64_t start, int64_t n, A* to);
 

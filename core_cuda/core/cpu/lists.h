@@ -1,5 +1,5 @@
-// The CPU engine for operators over lists of tensors: one pass over all, on the framework's threads, vectorized by the
-// compiler.
+// The CPU engine for operators over lists of tensors: one pass over all tensors on the framework's threads, vectorized
+// by the compiler.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace fusedops::cpu {
 
-// Where each place's first chunk is among all chunks; behind the last the number of them.
+// The index of each tensor's first chunk among all chunks, followed by the number of chunks.
 inline std::vector<int64_t> first_chunks(std::span<const View> list) {
   std::vector<int64_t> first{0};
   first.reserve(list.size() + 1);
@@ -28,7 +28,7 @@ void in_chunk(const std::vector<int64_t>& first, std::span<const View> list, int
   body(place, begin, std::min(begin + kChunk, list[place].numel()));
 }
 
-// At most kBlock items, from `at` on of the views in one place.
+// Updates at most kBlock items, from item `at` on, of the views at one index.
 template <class Update, class Function, size_t... K>
 void update_block(const Function& function, const View* const (&views)[kListsOf<Update>], int64_t at, int64_t n,
                   std::index_sequence<K...>) {

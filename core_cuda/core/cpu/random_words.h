@@ -7,7 +7,7 @@
 
 namespace fusedops::cpu {
 
-// Of `count` elements, at most kMost, from `position` on.
+// The random words of `count` elements, at most kMost, from `position` on.
 template <int64_t kMost>
 class RandomWords {
  public:
@@ -23,10 +23,10 @@ class RandomWords {
   const uint32_t* data() const { return words_ + first_; }
 
  private:
-  static constexpr int kCounters = 8;  // at a time, in one vector
+  static constexpr int kCounters = 8;  // computed at a time, in one vector
   static constexpr int64_t kStep = 4 * kCounters;
 
-  const int64_t first_;  // within its counter
+  const int64_t first_;  // offset of the first element within its counter
   uint32_t words_[kMost + kStep];
 };
 

@@ -1,4 +1,4 @@
-// Rows on the CPU, cut into blocks that stay in the first-level cache: the work that threads are given.
+// Rows on the CPU, divided into blocks that stay in the L1 cache: the work items of threads.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace fusedops::cpu {
 
-// Calls body(row, column, n) for blocks of n <= kBlock elements that cover all rows. `cost` is the rough price of
+// Calls body(row, column, n) for blocks of n <= kBlock elements that cover all rows. `cost` is the approximate time of
 // kBlock elements in nanoseconds.
 template <class Body>
 void for_row_blocks(const Context& context, int64_t rows, int64_t size, int64_t cost, Body&& body) {
@@ -24,8 +24,8 @@ void for_row_blocks(const Context& context, int64_t rows, int64_t size, int64_t 
   });
 }
 
-// A block of results on its way to memory: they are computed where data() points and stored by keep(). In the compute
-// type and with nothing to stream, that is the place itself.
+// A block of results: computed at data(), then stored by keep(). data() is the destination itself in the compute type
+// without streaming.
 template <class T>
 class Results {
  public:
@@ -51,7 +51,7 @@ class Results {
   }
 
  private:
-  T* to_;  // null: nothing is kept
+  T* to_;  // null: nothing is stored
   bool streamed_;
   compute_t<T> buffer_[kBlock];
 };

@@ -1,5 +1,4 @@
-// Scratch memory of one task on the CPU. The framework does not allocate it like a workspace, since its size depends on
-// the number of threads.
+// Scratch memory of one CPU task. It is no workspace of the framework, since its size depends on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@ struct FreeScratch {
 template <class A>
 using Scratch = std::unique_ptr<A, FreeScratch>;
 
-// Uninitialized memory for `count` numbers; throws std::bad_alloc, which a binding turns into its framework's error.
+// Uninitialized memory for `count` numbers. Throws std::bad_alloc, which bindings turn into the framework's error.
 template <class A>
 Scratch<A> scratch(int64_t count) {
   return Scratch<A>(static_cast<A*>(::operator new(static_cast<size_t>(count) * sizeof(A), kScratchAlignment)));

@@ -1,4 +1,4 @@
-// Sums on the CPU whose order follows from the shape alone.
+// Sums on the CPU whose order depends on the shape alone.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace fusedops::cpu {
 
 inline constexpr int kAccumulators = 32;
 
-// The sum of term(i): term i goes to accumulator i % kAccumulators, which the compiler maps to vector registers; then
-// one half of the accumulators is added to the other, and so on.
+// The sum of term(i). Term i goes to accumulator i % kAccumulators, which the compiler maps to vector registers. The
+// accumulators are then added by halving.
 template <class A, class Term>
 A interleaved_sum(int64_t n, Term term) {
   A accumulators[kAccumulators] = {};
@@ -30,7 +30,7 @@ struct TwoSums {
   TwoSums operator+(const TwoSums& other) const { return {first + other.first, second + other.second}; }
 };
 
-// Two sums in one pass, in the same order; terms(i) returns a term of each.
+// Two sums in one pass, each in the order of interleaved_sum(); terms(i) returns a term of each.
 template <class A, class Terms>
 TwoSums<A> interleaved_sums(int64_t n, Terms terms) {
   A first[kAccumulators] = {}, second[kAccumulators] = {};
@@ -52,7 +52,7 @@ TwoSums<A> interleaved_sums(int64_t n, Terms terms) {
   return {first[0], second[0]};
 }
 
-// Pairwise, so that the error grows with log(n): Higham, "The accuracy of floating point summation", 1993.
+// A pairwise sum, whose error grows with log(n): Higham, "The accuracy of floating point summation", 1993.
 template <class A>
 A pairwise_sum(const A* values, int64_t n) {
   if (n <= 128) return interleaved_sum<A>(n, [=](int64_t i) { return values[i]; });
@@ -60,7 +60,7 @@ A pairwise_sum(const A* values, int64_t n) {
   return pairwise_sum(values, half) + pairwise_sum(values + half, n - half);
 }
 
-// Pairwise over sums of blocks: block(i) returns that of block i, and is called once for each i in order.
+// The pairwise sum of blocks; block(i) returns the sum of block i, and is called once for each i in order.
 template <class Sum, class Block>
 Sum pairwise_blocks(int64_t begin, int64_t count, Block&& block) {
   if (count == 0) return Sum{};
@@ -70,7 +70,7 @@ Sum pairwise_blocks(int64_t begin, int64_t count, Block&& block) {
   return first + pairwise_blocks<Sum>(begin + half, count - half, block);
 }
 
-inline constexpr int64_t kColumns = 256;  // that are summed together, and stay in the first-level cache
+inline constexpr int64_t kColumns = 256;  // summed together, within the L1 cache
 
 // sums[j] = the sum over rows of rows[i * stride + j], pairwise, for j < n <= kColumns.
 template <class A>

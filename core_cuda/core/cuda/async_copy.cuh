@@ -1,11 +1,11 @@
-// Copies from global to shared memory that go on while the thread does other work (compute capability 8.0 and later).
+// Asynchronous copies from global to shared memory (cp.async, compute capability 8.0 and later).
 #pragma once
 
 #include <cstdint>
 
 namespace fusedops::cuda {
 
-// Copies kBytes without passing through registers; bytes beyond `valid` become zero and are not read.
+// Copies kBytes; bytes beyond `valid` become zero and are not read.
 template <int kBytes>
 __device__ void copy_async(void* to, const void* from, int valid) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
@@ -16,7 +16,7 @@ __device__ void copy_async(void* to, const void* from, int valid) {
                  : "memory");
 }
 
-// The same of 16 bytes that all exist, which takes fewer instructions.
+// Copies 16 valid bytes, with fewer instructions.
 __device__ inline void copy_async_whole(void* to, const void* from) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
@@ -24,7 +24,7 @@ __device__ inline void copy_async_whole(void* to, const void* from) {
 
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until all but the latest kPending groups of this thread's copies have arrived.
+// Waits until all but the latest kPending groups of this thread's copies are complete.
 template <int kPending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");

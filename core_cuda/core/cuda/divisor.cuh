@@ -1,5 +1,5 @@
-// Division by a number that is known at the launch only: a multiplication and a shift, where the dividend has 31 bits.
-// Granlund and Montgomery, "Division by invariant integers using multiplication", 1994.
+// Division of 31-bit dividends by a launch constant: a multiplication and a shift. Granlund and Montgomery, "Division
+// by invariant integers using multiplication", 1994.
 #pragma once
 
 #include <cstdint>

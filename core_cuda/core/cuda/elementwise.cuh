@@ -16,7 +16,7 @@ struct Inputs {
   const T* data[kArity];
 };
 
-// The function of element i of a pack, from the position `at` on: with the element's random word, if it draws.
+// The function of element i of the pack at position `at`, with the element's random word if the function draws one.
 template <class T, class Function>
 __device__ auto of_pack(const Function& function, int64_t at) {
   if constexpr (kDraws<Function>)
@@ -27,15 +27,14 @@ __device__ auto of_pack(const Function& function, int64_t at) {
     return [=](int, auto... x) { return function(x...); };
 }
 
-// Blocks of a kernel that a multiprocessor shall hold. Random words take about as long as the memory, and one of both
-// waits for the other unless all threads that a multiprocessor can have run: with more than one input, a thread's 32
-// registers would not suffice.
+// Minimum blocks per multiprocessor. Random words take about as long as memory accesses; the two overlap only at full
+// occupancy. With several inputs, 32 registers per thread would not suffice.
 template <bool kAligned, class T, int kArity, class Formula>
 inline constexpr int kLeastBlocks =
     kAligned && kArity == 1 && kDraws<decltype(std::declval<Formula>().template prepared<T>())> ? 2048 / kThreads : 1;
 
-// One pack per thread. The many threads of a multiprocessor keep enough bytes in flight; a second pack per thread was
-// measured to cost 3 %, and a small tensor wants all the threads it can get.
+// One pack per thread: full occupancy keeps enough bytes in flight, and small tensors need all threads. A second pack
+// per thread was measured to cost 3 %.
 template <bool kAligned, class T, int kArity, class Formula>
 __global__ void __launch_bounds__(kThreads, kLeastBlocks<kAligned, T, kArity, Formula>)
     elementwise_kernel(int64_t n, Formula formula, T* out, Inputs<T, kArity> in) {
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<kAligned, T, kArity, Fo
   store_pack<kAligned>(result, out + at, n - at);
 }
 
-// The operator's result = formula(its tensors...), all of one dtype and size.
+// result = formula(tensors...) for an operator, all of one dtype and size.
 template <const Signature& kOp, class Formula>
 Status elementwise(const Call& call, const Formula& formula) {
   const View& out = result_of<kOp>(call);

@@ -1,8 +1,8 @@
-// How the threads of a row round its values to 8 bits: core/common/float8.h.
+// Rounding of rows to 8 bits by the threads of a row: core/common/float8.h.
 //
-// Limit: memory bandwidth, with few instructions to spare, since the result has a byte for each element. What is the
-// same for all of a thread's values, such as the format, is therefore asked once for all its packs. A row that is held
-// is computed once; the values of one that is not are computed again for each pass.
+// Limit: memory bandwidth, with few instructions to spare, since the result has one byte per element. Uniform decisions
+// such as the format are therefore made once for all packs of a thread. The values of a row held in registers are
+// computed once, those of a longer row again in each pass.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,15 +13,15 @@
 
 namespace fusedops::cuda {
 
-// Neighbouring threads that hold the elements of one scale of a block, a pack each.
+// The number of neighbouring threads whose packs make up one scale block.
 template <class T>
 inline constexpr int kScaleThreads = kScaleBlock / kPackSize<T>;
 
-__device__ inline float larger(float a, float b) { return fmaxf(a, b); }  // the one that is not NaN
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }  // ignores NaN
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
-// Where a thread's packs are in its row: the column of the first, the way to the next, and where the row ends, which is
-// at 0 past the last row.
+// The positions of a thread's packs in its row: the column of the first, the step to the next, and the end of the row,
+// which is 0 past the last row.
 template <class Index>
 struct PackPlaces {
   Index first, step, end;
@@ -30,7 +30,7 @@ struct PackPlaces {
   __device__ Index count(int p) const { return end - column(p); }
 };
 
-// The largest absolute value among elements [0, count) of a pack; an aligned one is whole. NaN does not count.
+// The largest absolute value among elements [0, count) of a pack; aligned packs are whole. NaN is ignored.
 template <bool kAligned, class A, int kPack>
 __device__ A largest_of(const A (&values)[kPack], int64_t count) {
   A largest[kPack];
@@ -43,7 +43,7 @@ __device__ A largest_of(const A (&values)[kPack], int64_t count) {
   return count > 0 ? larger(largest[0], A(0)) : A(0);
 }
 
-// The largest value of a warp; none is negative, and the bits of such numbers are in their order.
+// The largest value of a warp. Values are not negative, so their bits are ordered like the values.
 __device__ inline float largest_of_warp(float value) {
 #if __CUDA_ARCH__ >= 800
   return __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(value)));
@@ -55,7 +55,7 @@ __device__ inline double largest_of_warp(double value) {
   return among_threads<32>(32, value, static_cast<double*>(nullptr), [](double a, double b) { return larger(a, b); });
 }
 
-// Of the row's threads in this block, as row_reduce() has sums.
+// The largest value among the row's threads in this block; `scratch` as in row_reduce().
 template <int kThreads, class A>
 __device__ A largest_of_row(const RowThread<kThreads>& me, A value, A (&scratch)[32]) {
   if (me.threads < 32) return row_reduce(me, value, scratch, [](A a, A b) { return larger(a, b); });
@@ -77,11 +77,11 @@ __device__ inline void raise_to(double* largest, double value) {
               static_cast<unsigned long long>(__double_as_longlong(value)));
 }
 
-// Four numbers as bytes, the first in the lowest.
+// Converts four numbers to bytes, the first in the lowest byte.
 template <bool kIsE5m2>
 __device__ uint32_t four_float8s(const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 890
-  uint32_t bytes;  // in one statement, for which the second conversion joins the halves
+  uint32_t bytes;  // one statement, so that the second conversion merges the halves
   if constexpr (kIsE5m2)
     asm("{\n.reg .b16 low, high;\n"
         "cvt.rn.satfinite.e5m2x2.f32 low, %2, %1;\n"
@@ -112,21 +112,22 @@ __device__ inline float approximate_inverse(float x) {
   return inverse;
 }
 
-// A float on the same side of all numbers of 8 significant bits as value / scale, or that number itself. All ties of
-// the formats are such numbers. Calls no division, around which registers would have to be saved.
+// A float on the same side of every number of 8 significant bits as value / scale, or that number itself. All ties of
+// the formats are such numbers. It calls no division, around which registers would have to be saved.
 __device__ inline float on_the_exact_side(float value, float scale) {
   const float magnitude = fabsf(scale), up = magnitude < 0x1p-60f ? 0x1p64f : magnitude > 0x1p60f ? 0x1p-64f : 1.0f;
   value *= up, scale *= up;
   const float nearest = __bfloat162float(__float2bfloat16_rn(value * approximate_inverse(scale)));
-  // Exact: of the 8 + 24 bits of nearest * scale the leading ones cancel. Infinite or NaN if the quotient is infinite.
+  // Exact, since the leading ones of the 8 + 24 bits of nearest * scale cancel. Infinite or NaN if the quotient is
+  // infinite.
   const float remainder = fmaf(-nearest, scale, value), step = copysignf(0x1p-12f, scale);
   const bool is_inexact = fabsf(remainder) > 0 && fabsf(remainder) < fabsf(value);
   return is_inexact ? fmaf(copysignf(nearest, remainder), step, nearest) : nearest;
 }
 
-// Divides by a scale and rounds to 8 bits once, as one division would. That would dominate the kernel, which therefore
-// rounds two products that enclose the quotient. Where they give the same bytes, so does the quotient. They do unless a
-// tie of the format lies between them: for a few quotients in 100,000, or where values have few significant bits.
+// Divides by a scale and rounds once to 8 bits. A true division would dominate the kernel, so it rounds two products
+// that bound the quotient. If both give the same bytes, so does the quotient. They differ only if a tie of the format
+// lies between them: for a few quotients in 100,000, or for values of few significant bits.
 template <class A>
 class Divisor {
  public:
@@ -134,10 +135,10 @@ class Divisor {
     constexpr float kMargin = 0x1p-20f;  // several times the error of the inverse and of a product
     const float magnitude = fabsf(scale), inverse = approximate_inverse(scale);
     low_ = inverse * (1 - kMargin), high_ = inverse * (1 + kMargin);
-    // Products with the inverse of a power of two are exact, and 16-bit values are then often ties.
+    // The inverse of a power of two is exact. 16-bit values are often ties then.
     const uint32_t bits = __float_as_uint(magnitude);
     if ((bits & 0x007fffff) == 0) low_ = high_ = copysignf(__uint_as_float(0x7f000000 - bits), scale);
-    // The inverse may leave the range of float32: no bounds.
+    // The inverse may leave the range of float32; the bounds are trivial then.
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     if (!(magnitude >= 0x1p-100f && magnitude <= 0x1p100f)) low_ = 0, high_ = kInfinity;
   }
@@ -199,13 +200,13 @@ __device__ void store_float8s(const A (&values)[kPack], A scale, uint8_t* to, in
   }
 }
 
-// The scales of blocks, for each of the thread's packs.
+// The block scales of each of the thread's packs.
 template <bool kAligned, class T, class A, int kPacks, int kPack, class Index>
 __device__ void block_scales(const Float8Result<A>& out, int64_t row, const A (&values)[kPacks][kPack],
                              const PackPlaces<Index>& at, A (&scratch)[32], A (&scales)[kPacks]) {
   constexpr int kGroup = kScaleThreads<T>;
   const int lane = threadIdx.x % 32;
-  // For pack p of this thread, or of the neighbours that share its scale.
+  // The scale of pack p, shared by this thread and its neighbours in the scale block.
   const auto scale_of = [&](int p, A largest, bool writes) {
     const int64_t block = at.column(p) / kScaleBlock, place = row * scale_blocks(out.columns) + block;
     const bool is_there = block * kScaleBlock < at.end;
@@ -223,13 +224,13 @@ __device__ void block_scales(const Float8Result<A>& out, int64_t row, const A (&
   if constexpr (kGroup > 32) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      __syncthreads();  // the scratch of the pack before
+      __syncthreads();  // `scratch` may still be read for the previous pack
       const A of_group = among_threads<kGroup>(kGroup, largest[p], scratch, [](A a, A b) { return larger(a, b); });
       scales[p] = scale_of(p, of_group, threadIdx.x % kGroup == 0);
     }
   } else {
-    // With each of the first exchanges a thread gives half of its packs away, so that kPacks neighbours take one each,
-    // with its one division. They tell each other the scales.
+    // In each of the first exchanges a thread passes half of its packs to a neighbour, so each of kPacks neighbours
+    // computes one scale with one division. They then exchange the scales.
     int mine = 0;
 #pragma unroll
     for (int half = kPacks / 2, offset = 1; half > 0; half /= 2, offset *= 2) {
@@ -255,9 +256,9 @@ __device__ void block_scales(const Float8Result<A>& out, int64_t row, const A (&
   }
 }
 
-// Every thread of the block calls this, for its row. each_tile(body) calls body(values, places) for each of the
-// thread's tiles, as often in every thread, with the values of its packs there. max_of_row(largest) turns the largest
-// value of the row in this block into that of the row. `scratch` is free when all threads get here.
+// Quantizes the rows of a block; every thread calls it for its row. each_tile(body) calls body(values, places) for each
+// tile with the thread's values, equally often in every thread. max_of_row(largest) reduces the block's largest value
+// of the row to that of the whole row. `scratch` must be free when all threads arrive here.
 template <bool kAligned, class T, int kThreads, class A, class EachTile, class MaxOfRow>
 __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThreads>& me, int64_t rows,
                              bool is_first_block, A (&scratch)[32], EachTile each_tile, MaxOfRow max_of_row) {
@@ -300,7 +301,7 @@ __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThread
   });
 }
 
-// Runs the kernels of a result: one pass, or two over a tensor whose scale follows from all of it. run(result, is_last)
+// Launches the passes over a result: one, or two if the scale is computed from the whole tensor. run(result, is_last)
 // launches a kernel that calls quantize_row(), with at least one block.
 template <class A, class Run>
 Status quantize(const Context& context, const Float8Result<A>& result, Run run) {

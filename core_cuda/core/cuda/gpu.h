@@ -4,7 +4,7 @@
 
 namespace fusedops::cuda {
 
-// The current GPU. A thread asks the driver once, until it changes to another GPU.
+// The properties of the current GPU, cached per thread until it changes to another GPU.
 Status current_gpu(GpuProperties* result);
 
 }  // namespace fusedops::cuda

@@ -12,17 +12,17 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kThreads = 256;  // per block, where nothing asks for another number
+inline constexpr int kThreads = 256;  // default block size
 
 inline Status check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
-  (void)cudaGetLastError();  // so that the next call does not report it
+  (void)cudaGetLastError();  // clears the error, so the next call does not report it
   return Status::error("fusedops: ", what, " failed: ", cudaGetErrorString(error));
 }
 
-// The first line of every kernel that launch() starts. Such a kernel may be scheduled while the one before it on the
-// stream is still running (CUDA Programming Guide, "Programmatic Dependent Launch"), which hides most of the launch:
-// here it lets the next kernel start, and waits until all work before it is done and visible. Kernels that let it start
+// The first line of every kernel that launch() starts. With programmatic dependent launch (CUDA Programming Guide), a
+// kernel may be scheduled while its predecessor on the stream still runs, which hides most of the launch. This function
+// lets the next kernel start, and waits until all earlier work is complete and visible. Kernels that let it start
 // later, such as gemm_kernel, call both functions themselves.
 __device__ inline void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
@@ -31,7 +31,7 @@ __device__ inline void begin_kernel() {
 #endif
 }
 
-// Of the current GPU.
+// An attribute of the current GPU.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   (void)cudaGetDevice(&device);
@@ -39,14 +39,14 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-inline constexpr int kDeclaredShared = 1024;  // bytes of shared memory that a kernel declares, at most
+inline constexpr int kDeclaredShared = 1024;  // maximum of static shared memory in a kernel, in bytes
 
-// What the driver says of a kernel on the current GPU. A thread asks once, since each answer takes about a microsecond.
+// Attributes of a kernel on the current GPU. Each thread caches them, since a query takes about a microsecond.
 struct KernelFacts {
-  // Whether the code that the GPU runs was compiled for 9.0 or later, and hence has the wait in begin_kernel(), and
-  // knows clusters: a 9.0 may run what was compiled for an 8.0.
+  // True if the loaded code was compiled for 9.0 or later, and so has clusters and the wait in begin_kernel(). A 9.0
+  // GPU may run code compiled for 8.0.
   bool is_hopper_code;
-  int declared_shared, dynamic_shared;  // bytes of shared memory: of its own, and what it may be launched with
+  int declared_shared, dynamic_shared;  // bytes of shared memory: static, and the current dynamic limit
 
   static Status of(const void* kernel, KernelFacts** result) {
     int device = 0;
@@ -77,9 +77,9 @@ bool runs_hopper_code(Kernel kernel) {
   return KernelFacts::of(reinterpret_cast<const void*>(kernel), &facts).ok() && facts->is_hopper_code;
 }
 
-// Lets a kernel have this many bytes of dynamic shared memory. The limit belongs to the kernel and the GPU, and all
-// threads launch with it: it is raised once, to the most that there is, and never lowered, or one thread could lower it
-// between the moment when another asks for more and its launch.
+// Raises the kernel's limit of dynamic shared memory to at least this many bytes. The limit is per kernel and GPU, and
+// shared by all threads. It is raised once, to the GPU's maximum, and never lowered: a thread could otherwise lower it
+// between another thread's request and its launch.
 template <class Kernel>
 Status allow_shared_memory(Kernel kernel, int bytes) {
   constexpr int kWithoutAsking = 48 << 10;
@@ -98,12 +98,12 @@ Status allow_shared_memory(Kernel kernel, int bytes) {
 struct Grid {
   int64_t blocks;
   int threads;
-  int shared_bytes = 0;   // of dynamic shared memory
-  int cluster = 1;        // blocks that run at the same time and see each other's shared memory
-  bool resident = false;  // clusters: no more of them than run at once; the kernel loops over the rest
+  int shared_bytes = 0;   // dynamic shared memory
+  int cluster = 1;        // blocks per cluster
+  bool resident = false;  // with clusters: at most as many as are resident at once; the kernel loops over the rest
 };
 
-// Launches on the caller's stream. Nothing is allocated and nothing waits, so that the call can be captured in a graph.
+// Launches on the caller's stream. It neither allocates nor synchronizes, so graphs can capture it.
 template <class... Parameters, class... Arguments>
 Status launch(const Context& context, void (*kernel)(Parameters...), const Grid& grid, Arguments&&... arguments) {
   if (grid.blocks == 0) return {};

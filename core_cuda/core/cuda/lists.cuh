@@ -1,7 +1,7 @@
 // The CUDA engine for operators over lists of tensors. Limit: memory bandwidth; every element is read and written once.
 //
-// Where the tensors lie is handed over in the kernel's parameters, which are part of the launch: nothing is copied to
-// the GPU beforehand, and nothing must be kept until the kernel has read it.
+// Tensor addresses are kernel parameters, which are part of the launch: nothing is copied to the GPU beforehand, and no
+// host memory must outlive the launch.
 #pragma once
 
 #include <algorithm>
@@ -13,23 +13,23 @@
 
 namespace fusedops::cuda {
 
-// Bytes of a launch's parameters that a table takes. With a toolkit of 13 comes a driver that takes up to 32764 bytes
-// of parameters (CUDA Programming Guide, "__global__ Function Parameters"); others may take 4096.
+// Bytes of kernel parameters for a table. Drivers for CUDA 13 accept 32764 bytes of parameters (CUDA Programming Guide,
+// "__global__ Function Parameters"), older ones 4096.
 inline constexpr int kTableBytes = CUDART_VERSION >= 13000 ? 32000 : 3840;
 
-// Some places of lists: their tensors, and which block has which chunk. Places without elements are left out.
+// The tensors at some indices of the lists, and the assignment of chunks to blocks. Empty tensors are left out.
 template <int kLists>
 struct PlaceTable {
   static constexpr int kMost = (kTableBytes - 16) / (8 * kLists + 8 + 4 + 4);
 
   void* data[kLists][kMost];
   int64_t sizes[kMost];
-  int32_t places[kMost];  // among all
+  int32_t places[kMost];  // indices in the lists
   int32_t first_blocks[kMost + 1];
   int32_t count = 0;
 
   __device__ int find(int block) const {
-    int low = 0, high = count;  // the block is at or behind low's first, and before high's
+    int low = 0, high = count;  // invariant: first block of low <= block < first block of high
     while (high - low > 1) {
       const int middle = (low + high) / 2;
       if (first_blocks[middle] <= block)
@@ -41,10 +41,10 @@ struct PlaceTable {
   }
 };
 
-// Items that a block updates: two packs of a thread, so that blocks of the next wave load while others compute.
+// Items per block: two packs per thread, so that blocks of the next wave load while others compute.
 inline constexpr int64_t kUpdateChunk = 4096;
 
-// Calls body(table) for tables that have all places between them, in order.
+// Calls body(table) for tables that together cover all tensors, in order.
 template <int kLists, class Body>
 Status for_each_table(const std::span<const View> (&lists)[kLists], int64_t chunk, Body&& body) {
   PlaceTable<kLists> table;
@@ -72,7 +72,7 @@ Status for_each_table(const std::span<const View> (&lists)[kLists], int64_t chun
   return flush();
 }
 
-// Items that a thread takes at once: whole packs of every list.
+// Items per thread at a time: whole packs of every list.
 template <class Update>
 constexpr int items_at_once() {
   return []<size_t... K>(std::index_sequence<K...>) {

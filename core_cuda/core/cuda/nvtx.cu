@@ -1,6 +1,6 @@
 #include "core/cuda/nvtx.h"
 
-// The headers of NVTX are a package of their own, which not every installation of the toolkit has.
+// The NVTX headers are a separate package, which some toolkit installations lack.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define FUSEDOPS_WITH_NVTX

@@ -1,12 +1,12 @@
-// Ranges that name operators in the timelines of NVIDIA's tools, such as Nsight Systems.
+// NVTX ranges that name operators in the timelines of NVIDIA's tools, such as Nsight Systems.
 #pragma once
 
 #include "core/declaration/operator.h"
 
 namespace fusedops {
 
-// Runs the kernel in a range "fusedops.rms_norm [4096, 1024]": the operator, and the shape of its first tensor. Null in
-// a build without nvcc, as kernels are.
+// Runs the kernel in a range "fusedops.rms_norm [4096, 1024]": the operator and the shape of its first tensor. Null in
+// a build without nvcc.
 FUSEDOPS_CUDA_KERNEL Status run_in_range(const Operator& op, Kernel kernel, const Call& call);
 
 }  // namespace fusedops

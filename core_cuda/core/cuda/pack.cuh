@@ -1,4 +1,4 @@
-// Packs: accesses of 16 bytes, the widest that a thread can make, which it takes to reach the memory's bandwidth.
+// Packs: 16-byte accesses, the widest of a thread, which are needed to reach memory bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,7 @@ struct alignas(16) Pack {
   T values[kPackSize<T>];
 };
 
-// Element i, which must be a compile-time constant. 16-bit elements are taken out of their word without a register of
-// their own.
+// Element i, a compile-time constant. 16-bit elements are extracted from their word without a register of their own.
 template <class T>
 __device__ compute_t<T> element(const Pack<T>& pack, int i) {
   if constexpr (sizeof(T) == 2) {
@@ -46,8 +45,8 @@ __device__ Pack<T> rounded(const compute_t<T> (&values)[kPackSize<T>]) {
   return pack;
 }
 
-// Hides the contents of a pack from the compiler, which would otherwise keep the converted elements, in twice the
-// registers of 16-bit ones, rather than convert them again.
+// Hides the contents of a pack from the compiler. It would otherwise keep the converted elements, in twice the
+// registers of 16-bit ones, instead of converting them again.
 template <class T>
 __device__ void forget(Pack<T>& pack) {
   if constexpr (sizeof(T) == 2) {
@@ -58,9 +57,9 @@ __device__ void forget(Pack<T>& pack) {
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// A pack at any address, on its way from memory: of the two aligned words of 16 bytes around it. What they hold before
-// it is in the same allocation, which begins at such a word; what they hold behind it must be among the `count`
-// elements from there on, or the elements are loaded one by one.
+// A load of a pack at any address, from the two aligned 16-byte words around it. Bytes before the pack are in the same
+// allocation, which begins at an aligned word. Bytes behind it must be among the `count` elements, or the elements are
+// loaded one by one.
 template <class T>
 class UnalignedPack {
  public:
@@ -105,7 +104,7 @@ class UnalignedPack {
   int4 low_ = {}, high_ = {};
 };
 
-// Loads elements [0, count) of a pack; the rest is zero. One access if the pack is whole and its address is aligned.
+// Loads elements [0, count) of a pack, followed by zeros. One access if the pack is whole and aligned.
 template <bool kAligned, class T>
 __device__ Pack<T> load_pack(const T* from, int64_t count) {
   if constexpr (!kAligned) {
@@ -124,7 +123,7 @@ __device__ Pack<T> load_pack(const T* from, int64_t count) {
   }
 }
 
-// Whole packs of 16 bits at an unaligned address are written in words of 4 bytes, as far as these are aligned.
+// Unaligned whole packs of 16-bit elements are stored as far as possible in aligned 4-byte words.
 template <bool kAligned, class T>
 __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
   if (kAligned && count >= kPackSize<T>) {
@@ -148,9 +147,9 @@ __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
     if (i < count) to[i] = pack.values[i];
 }
 
-// The same for rows of whole packs, if aligned, or `other`: one predicate instead of branches, which would keep the
-// compiler from issuing all loads of a thread before the first is used. If not aligned, elements of more than 16 bits
-// come one by one: of a row in the cache, four loads take less time than two and a shift.
+// load_pack() for rows of whole packs, if aligned; `other` past their end. One predicate replaces branches, which would
+// keep the compiler from issuing all loads before the first use. Unaligned elements wider than 16 bits are loaded one
+// by one: from the cache, four loads are faster than two and a shift.
 template <bool kAligned, class T>
 __device__ Pack<T> load_row_pack(const T* from, int64_t count, Pack<T> other = {}) {
   if constexpr (!kAligned && sizeof(T) == 2) return load_pack<false>(from, count);
@@ -169,8 +168,8 @@ __device__ void store_row_pack(const Pack<T>& pack, T* to, int64_t count) {
   if (count > 0) *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
 }
 
-// A pack of a parameter, from element `at` on, of which `count` exist: if aligned, all of the pack or none, as in rows
-// of whole packs. `absent` if there is no such parameter.
+// Loads a pack of a parameter from element `at` on, of which `count` exist. Aligned packs are whole or absent, as in
+// rows of whole packs. Every value is `absent` if there is no such parameter.
 template <bool kAligned, class T>
 __device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t count, compute_t<T> absent,
                                compute_t<T> (&values)[kPackSize<T>]) {
@@ -198,7 +197,7 @@ __device__ void load_parameter(const Parameter& parameter, int64_t at, int64_t c
   for (int i = 0; i < kPack; ++i) values[i] = element(pack, i);
 }
 
-// Prefetches what load_parameter() will load into the L2 cache, which takes no register.
+// Prefetches into the L2 cache the data of a later load_parameter(). It needs no register.
 template <class T>
 __device__ void prefetch_parameter(const Parameter& parameter, int64_t at) {
   if (!parameter.data) return;
@@ -206,16 +205,16 @@ __device__ void prefetch_parameter(const Parameter& parameter, int64_t at) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(parameter.data) + at * size));
 }
 
-// The values of absent parameters: adding a negative zero changes nothing, not even the sign of a zero.
+// Values of absent parameters. Adding negative zero changes nothing, not even the sign of a zero.
 inline constexpr float kAbsentWeight = 1;
 inline constexpr float kAbsentBias = -0.0f;
 inline constexpr float kNoOffset = -0.0f;
 
-// One pack of a parameter, loaded before it is needed and kept: as it lies in memory, or widened, which takes twice the
-// registers of 16-bit elements, because it may be float32 beside a 16-bit T, or to spare the conversions.
+// One pack of a parameter, loaded early and held in registers: as stored, or widened. Widening takes twice the
+// registers of 16-bit elements. It is needed for a float32 parameter with a 16-bit T, or spares repeated conversions.
 template <bool kAligned, bool kWide, class T>
 class HeldParameter {
-  static_assert(kAligned || kWide);  // packs that are not widened must be whole, or an absent parameter is not seen
+  static_assert(kAligned || kWide);  // absent parameters are recognized in whole packs only
 
  public:
   using A = compute_t<T>;
@@ -245,7 +244,7 @@ class HeldParameter {
   std::conditional_t<kWide, A[kPackSize<T>], Pack<T>> values_;
 };
 
-// Whether every row starts at an aligned address and ends with a whole pack. An absent tensor is.
+// True if every row starts at an aligned address and ends with a whole pack, or the tensor is absent.
 template <class T>
 bool are_rows_aligned(int64_t size, const T* data, int64_t stride) {
   return is_aligned(data) && (!data || (stride % kPackSize<T> == 0 && size % kPackSize<T> == 0));

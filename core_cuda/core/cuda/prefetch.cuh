@@ -1,6 +1,5 @@
-// Packs that each thread prefetches into shared memory, several steps ahead of their use: memory stays busy while the
-// threads of a block sum a row and wait for each other. A thread reads only what it has prefetched itself, so that no
-// thread waits for another's data.
+// Packs that each thread prefetches into shared memory several steps ahead, which keeps memory busy while the block
+// reduces a row and synchronizes. A thread reads only its own prefetched packs, so no barrier is needed.
 #pragma once
 
 #include <cuda_pipeline.h>
@@ -9,7 +8,7 @@
 
 namespace fusedops::cuda {
 
-// A ring of kStages stages, each with the kPacks packs of one step, for each of kThreads threads.
+// A ring of kStages stages with kPacks packs per step and thread.
 template <class T, int kThreads, int kStages, int kPacks>
 class Prefetch {
  public:
@@ -22,10 +21,10 @@ class Prefetch {
     __pipeline_memcpy_async(place(step, i), present ? from : nullptr, sizeof(Pack<T>), present ? 0 : sizeof(Pack<T>));
   }
 
-  // Ends the copies of a step; every step is committed, even one without copies.
+  // Ends the copies of a step. Every step must be committed, even one without copies.
   __device__ void commit() const { __pipeline_commit(); }
 
-  // Waits until the copies of a step are done; those of kStages - 1 later steps may be in flight.
+  // Waits for the copies of a step; those of kStages - 1 later steps may be in flight.
   __device__ void wait() const { __pipeline_wait_prior(kStages - 1); }
 
   __device__ const Pack<T>& get(int step, int i) const { return *place(step, i); }

@@ -5,7 +5,7 @@
 
 namespace fusedops::cuda {
 
-// Of kCount elements from `position` on, which is a multiple of kCount if kAligned.
+// The random words of kCount elements from `position` on, a multiple of kCount if kAligned.
 template <int kCount, bool kAligned>
 class RandomWords {
  public:
@@ -13,7 +13,7 @@ class RandomWords {
     const Philox<kCounters> philox(position / 4, seed.offset, seed.key);
 #pragma unroll
     for (int i = 0; i < 4 * kCounters; ++i) words_[i] = philox.words[i % 4][i / 4];
-    // Moved to the front by shifts of 1 and 2: an index that is not known would put them into local memory.
+    // Shifts by 1 and 2 move the words to the front. A dynamic index would put them into local memory.
 #pragma unroll
     for (int shift = 1; shift <= kMostShift; shift *= 2)
 #pragma unroll
@@ -23,7 +23,8 @@ class RandomWords {
   __device__ uint32_t operator[](int i) const { return words_[i]; }
 
  private:
-  static constexpr int kMostShift = kAligned ? kCount % 4 : 3;  // the place of the first within its counter
+  // maximum offset of the first element within its counter
+  static constexpr int kMostShift = kAligned ? kCount % 4 : 3;
   static constexpr int kCounters = (kMostShift + kCount + 3) / 4;
 
   uint32_t words_[4 * kCounters];

@@ -1,4 +1,4 @@
-// Sums whose order follows from the shape alone: each block sums its tile, then one block sums the blocks' sums.
+// Sums whose order depends on the shape alone: each block sums its tile, then one block sums the partial sums.
 #pragma once
 
 #include <cub/block/block_reduce.cuh>
@@ -40,7 +40,7 @@ Status sum_partials(const Context& context, const A* partials, int64_t count, co
   });
 }
 
-// Lanes of a warp take neighbouring columns, so that reads are coalesced; the warps of a block share the slabs.
+// Lanes of a warp take neighbouring columns for coalesced reads; the warps of a block divide the row chunks.
 inline constexpr int kSlabWarps = 32, kSlabColumns = 32;
 
 template <class A, class T>
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
   if (warp == 0 && column < columns) out[column] = from_compute<T>(sums[0][lane]);
 }
 
-// out[column] = the sum of partials[slab][column] over the slabs, rounded to out's dtype; zero if there are none. With
-// a second out, of the same dtype, its partial sums lie behind those of the first.
+// out[column] = the sum of partials[chunk][column] over the row chunks, rounded to out's dtype; zero if there are none.
+// The partial sums of an optional second out, of the same dtype, lie behind those of the first.
 template <class A>
 Status sum_slabs(const Context& context, const A* partials, int64_t slabs, int64_t columns, const View& out,
                  const View* second = nullptr) {

@@ -1,11 +1,10 @@
-// Rows that the registers of a block do not hold may be shared by a cluster of blocks (CUDA Programming Guide, "Thread
-// Block Clusters"), in equal shares. Of rows that a cluster does not hold either, the blocks take tiles in turn, and
-// read them again in each pass over the row, mostly from the L2 cache. GPUs before 9.0 have no clusters, and small
-// slices of later ones no room for them: there, one block takes the row.
+// Rows too long for the registers of a block are divided equally among a cluster of blocks (CUDA Programming Guide,
+// "Thread Block Clusters"). If a cluster cannot hold the row either, its blocks take tiles in turn and read them again
+// in each pass, mostly from L2. Without clusters, on GPUs before 9.0 and in small slices of later ones, one block
+// processes the row.
 //
-// The blocks of a cluster wait for each other, and memory would be idle meanwhile. Where there are many rows, each
-// cluster that fits on the GPU therefore takes one row after the other, and prefetches the next before it sums the
-// present one.
+// Memory would be idle while the blocks of a cluster synchronize. With many rows, each resident cluster therefore loops
+// over rows, and prefetches the next row before it reduces the current one.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -16,9 +15,9 @@
 
 namespace fusedops::cuda {
 
-// A block of at most `most` threads, if that holds the row; else a cluster of blocks, where the GPU has them, each of
-// which takes an equal share of a row that they hold. Shares are multiples of `unit` elements, which neighbouring
-// threads of one block have.
+// A block of at most `most` threads if it holds the row; else a cluster of blocks, if the GPU has clusters. Each block
+// takes an equal part of a row that the cluster holds. Parts are multiples of `unit` elements, which neighbouring
+// threads of one block hold.
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPackSize<T>) {
   const int fewest = unit / kPackSize<T>;
@@ -32,12 +31,12 @@ RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPa
   return groups;
 }
 
-// Whether some blocks will wait for others to end, where two share a multiprocessor. Smaller blocks fit in greater
-// number per SM; the variants for many and for few rows are then equally fast.
+// True if the blocks take more than one wave at two blocks per multiprocessor. More of the smaller blocks fit per SM;
+// the variants for many and for few rows are then equally fast.
 inline bool are_many(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
 
-// For a kernel that goes from row to row if there are many (RowCluster::each_row), with room for the next row of a
-// block in shared memory. What is prefetched must be aligned: cp.async moves 16 bytes.
+// The grid of a kernel that loops over rows if there are many (RowCluster::each_row), with shared memory for a block's
+// next row. Prefetched rows must be aligned, since cp.async moves 16 bytes.
 inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, int next_row_bytes) {
   Grid grid = groups.grid(rows);
   grid.resident = aligned && are_many(grid.blocks);
@@ -45,11 +44,11 @@ inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, in
   return grid;
 }
 
-// The next row of a block, kPacks packs for each thread.
+// The next row of a block, with kPacks packs per thread.
 template <class T, int kPacks>
 using NextRow = Prefetch<T, kRowThreads, 1, kPacks>;
 
-// Constructed when the kernel begins.
+// A kernel constructs this first.
 class RowCluster {
  public:
   __device__ explicit RowCluster(const RowGroups& groups) : groups_(groups) {
@@ -58,22 +57,22 @@ class RowCluster {
 #endif
   }
 
-  // A thread's place in a row that the cluster holds.
+  // The position of a thread in a row that the cluster holds.
   template <class T>
   __device__ RowThread<kRowThreads> thread() const {
     return RowThread<kRowThreads>(groups_, groups_.cluster_index(), static_cast<int>(groups_.first() / kPackSize<T>));
   }
 
-  // Goes through the rows of this cluster, beginning with that of `me`. The first is loaded, each of the others is
-  // prefetched while the row before it is processed: row.load(), row.prefetch(index), row.wait(). finish() does the
-  // rest. It calls gather(), which synchronizes the blocks, so that it may reuse its shared memory for each row.
+  // Loops over the rows of this cluster, beginning with that of `me`. The first row is loaded; each later one is
+  // prefetched while its predecessor is processed: row.load(), row.prefetch(index), row.wait(). finish() processes a
+  // row. It calls gather(), which synchronizes the blocks, so shared memory can be reused for each row.
   template <bool kAligned, class Row, class Finish>
   __device__ void each_row(RowThread<kRowThreads>& me, int64_t rows, Row& row, Finish finish) {
     const int64_t stride = groups_.cluster_count();
     row.load();
     for (bool goes_on = true; goes_on;) {
       const int64_t next = me.row + stride;
-      goes_on = kAligned && next < rows;  // misaligned rows have a cluster each: see cluster_grid()
+      goes_on = kAligned && next < rows;  // unaligned rows have a cluster each: see cluster_grid()
       if (goes_on) row.prefetch(next);
       finish();
       if (!goes_on) break;
@@ -82,15 +81,15 @@ class RowCluster {
     }
   }
 
-  // The values of all blocks of the cluster, by rank; a value is the same in all threads of its block. Every thread
-  // must call this equally often, at least once, and waits for all others.
+  // The values of all blocks of the cluster, by rank. A value is the same in all threads of its block. Every thread
+  // must call this equally often, at least once; it is a cluster barrier.
   template <class V>
   __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
-    turn_ ^= 1;  // the others may still be reading what was gathered last
+    turn_ ^= 1;  // double buffering: other blocks may still read the last values
     V(&gathered)[kMostCluster] = values[turn_];
 #if __CUDA_ARCH__ >= 900
     const auto cluster = cooperative_groups::this_cluster();
-    if (!all_are_here_) cluster.barrier_wait();  // only then has every block got shared memory
+    if (!all_are_here_) cluster.barrier_wait();  // every block must have started before its shared memory is written
     all_are_here_ = true;
     if (threadIdx.x < groups_.cluster) *cluster.map_shared_rank(gathered + groups_.rank(), threadIdx.x) = value;
     cluster.sync();

@@ -1,4 +1,4 @@
-// The instructions of the tensor cores for 16-bit elements, of compute capability 8.0 and later.
+// Tensor core instructions for 16-bit elements, compute capability 8.0 and later.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fusedops::cuda {
 
-// Loads four 8 x 8 matrices, or their transposes; lane i points to line i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices, or their transposes; lane i passes line i % 8 of matrix i / 8.
 template <bool kTransposed>
 __device__ void load_matrices(uint32_t& r0, uint32_t& r1, uint32_t& r2, uint32_t& r3, const void* line) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(line));
@@ -35,7 +35,7 @@ __device__ uint32_t rounded_pair(float first, float second) {
   return pair;
 }
 
-// c += a b, of 16 x 16 and 16 x 8 elements of type T.
+// c += a b, with a 16 x 16 and b 16 x 8, of type T.
 template <class T>
 __device__ void tensor_multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, f16>)

@@ -1,11 +1,11 @@
-// Bulk copies and additions from shared to global memory, without tensor maps, and flags that order them among blocks.
+// Bulk copies and reductions from shared to global memory without tensor maps, and flags that order them among blocks.
 #pragma once
 
 #include <cstdint>
 
 namespace fusedops::cuda::sm90 {
 
-// A flag orders what the bulk copy engine of this block writes before what that of another block reads or adds to.
+// A flag orders the bulk writes of this block before another block's bulk reads or reductions.
 __device__ inline int load_acquire(const int* flag) {
   int value;
   asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");

@@ -1,4 +1,4 @@
-// A ring of buffers in shared memory between one thread that starts TMA's copies and warpgroups that read them.
+// A pipeline of shared-memory stages between one TMA producer thread and consumer warpgroups.
 #pragma once
 
 #include "core/cuda/sm90/wgmma.cuh"
@@ -6,7 +6,7 @@
 
 namespace fusedops::cuda::sm90 {
 
-// A position in a ring of kStages: producer and consumers each have their own.
+// A position in a pipeline of kStages. The producer and each consumer have their own.
 template <int kStages>
 struct RingState {
   int stage = 0, count = 0;
@@ -17,7 +17,6 @@ struct RingState {
     if (++stage == kStages) stage = 0, phase ^= 1;
   }
 
-  // Skips this many stages.
   __device__ void operator+=(int stages) {
     count += stages;
     stages += stage;
@@ -31,7 +30,7 @@ struct Ring {
   cutlass::arch::ClusterTransactionBarrier full[kStages];
   cutlass::arch::ClusterBarrier empty[kStages];
 
-  // By one thread. `consumers`: warpgroups.
+  // Called by one thread. `consumers`: the number of warpgroups.
   __device__ void init(int consumers) {
     for (int i = 0; i < kStages; ++i) {
       full[i].init(1);
@@ -39,7 +38,7 @@ struct Ring {
     }
   }
 
-  // Waits until the stage is free. One thread then announces the bytes of its copies, which arrive at the barrier.
+  // Waits until the stage is free. One thread then announces the bytes of its copies, which complete on the barrier.
   __forceinline__ __device__ uint64_t* acquire(const RingState<kStages>& state, bool leads, uint32_t bytes) {
     empty[state.stage].wait(state.phase ^ 1);
     if (leads) full[state.stage].arrive_and_expect_tx(bytes);
@@ -48,7 +47,7 @@ struct Ring {
 
   __forceinline__ __device__ void wait(const RingState<kStages>& state) { full[state.stage].wait(state.phase); }
 
-  // By all threads of a warpgroup, when its products have read the stage.
+  // Called by all threads of a warpgroup when its products have read the stage.
   __forceinline__ __device__ void release(int stage) {
     if (threadIdx.x % kWarpgroup == 0) empty[stage].arrive();
   }

@@ -1,11 +1,12 @@
-// Matrices of 16-bit elements in shared memory, as TMA writes and wgmma reads them.
+// Tiles of 16-bit elements in shared memory, in the swizzled layouts of TMA and wgmma.
 #pragma once
 
 #include "core/cuda/sm90/wgmma.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// An operand in shared memory: PTX ISA, "Matrix descriptor". Offsets are in units of 16 bytes, as in the descriptor.
+// A wgmma operand in shared memory: PTX ISA, "Matrix descriptor". Offsets are in units of 16 bytes, as in the
+// descriptor.
 template <Major kMajor_, int kKBlocks_, int kKBlocksOfPanel, int kPanelOffset, int kKBlockOffset>
 struct SharedOperand {
   static constexpr Major kMajor = kMajor_;
@@ -13,7 +14,7 @@ struct SharedOperand {
 
   uint32_t low, high;
 
-  // The descriptor of a k-block, kInstructionK of the depth.
+  // The descriptor of a k-block, which covers kInstructionK of the depth.
   __forceinline__ __device__ uint64_t at(int k_block) const {
     const uint32_t offset = k_block / kKBlocksOfPanel * kPanelOffset + k_block % kKBlocksOfPanel * kKBlockOffset;
     return uint64_t(high) << 32 | (low + offset);
@@ -22,14 +23,13 @@ struct SharedOperand {
   __forceinline__ __device__ SharedOperand operator+(int offset) const { return {low + offset, high}; }
 };
 
-// A matrix [kRows, kColumns], in panels [kRows, kPanel] one behind the other. Rows of a panel are 128 bytes long, or
-// 64, and within each 8 rows the chunks of 16 bytes are permuted ("swizzled"), which keeps 8 rows of a chunk in
-// different banks.
+// A matrix [kRows, kColumns] as consecutive panels [kRows, kPanel]. A panel row has 128 or 64 bytes. Within every 8
+// rows, 16-byte chunks are swizzled, so that the 8 rows of a chunk lie in different banks.
 template <int kRows, int kColumns, int kPanel_ = 64>
 struct SwizzledTile {
   static_assert((kPanel_ == 64 || kPanel_ == 32) && kColumns % kPanel_ == 0 && kRows % 8 == 0);
   static constexpr int kPanel = kPanel_, kPanels = kColumns / kPanel, kSize = kRows * kColumns;
-  static constexpr int kOffset = kSize * 2 / 16;  // from one tile to the next, for operands
+  static constexpr int kOffset = kSize * 2 / 16;  // descriptor offset from one tile to the next
 
   // The index of an element.
   static __device__ int at(int row, int column) {
@@ -37,21 +37,21 @@ struct SwizzledTile {
     return (column / kPanel * kRows + row) * kPanel + (chunk ^ turn) * 8 + column % 8;
   }
 
-  // The rows of an operand from `row` on, a multiple of 8. The depth is the columns.
+  // An operand of rows from `row` on, a multiple of 8. The depth runs along the columns.
   static __forceinline__ __device__ auto rows(const void* tile, int row = 0) {
     using Operand = SharedOperand<Major::K, kColumns / kInstructionK, kPanel / kInstructionK, kRows * kRowOffset,
                                   kInstructionK * 2 / 16>;
     return describe<Operand>(tile, row * kRowOffset, 1);
   }
 
-  // The columns of an operand from `column` on, a multiple of a panel. The depth is the rows.
+  // An operand of columns from `column` on, a multiple of a panel. The depth runs along the rows.
   static __forceinline__ __device__ auto columns(const void* tile, int column = 0) {
     using Operand =
         SharedOperand<Major::MN, kRows / kInstructionK, kRows / kInstructionK, 0, kInstructionK * kRowOffset>;
     return describe<Operand>(tile, offset_of_columns(column), offset_of_columns(kPanel));
   }
 
-  // For operands of columns: from one column to the one this many columns, a multiple of a panel, behind it.
+  // For column operands: the descriptor offset of this many columns, a multiple of a panel.
   static __device__ constexpr int offset_of_columns(int columns) { return columns / kPanel * kRows * kRowOffset; }
 
  private:
@@ -60,19 +60,20 @@ struct SwizzledTile {
   template <class Operand>
   static __forceinline__ __device__ Operand describe(const void* tile, int offset, uint32_t leading) {
     constexpr uint32_t kSwizzle = kPanel == 64 ? 1 : 2, kEightRows = 8 * kRowOffset;
-    // The bits above are the block's rank in its cluster, and would reach into the next field.
+    // Higher bits hold the block's rank in its cluster, and would reach into the next field.
     const uint32_t address = (static_cast<uint32_t>(__cvta_generic_to_shared(tile)) & 0x3ffff) >> 4;
     return {address + offset + (leading << 16), kEightRows | kSwizzle << 30};
   }
 };
 
-// From an operand to the one that begins this many lines, a multiple of 64, or this many lines of tiles later.
+// The descriptor offset of this many lines, a multiple of 64, or of this many lines of whole tiles.
 template <int kDepth>
 FUSEDOPS_HD constexpr int line_offset(int lines) {
   return lines * kDepth * 2 / 16;
 }
 
-// An operand of kLines lines, from `line` on, a multiple of 64 if the unit stride is not along the depth (kAlongDepth).
+// An operand of kLines lines from `line` on. `line` is a multiple of 64 unless the unit stride runs along the depth
+// (kAlongDepth).
 template <bool kAlongDepth, int kLines, int kDepth>
 __forceinline__ __device__ auto line_operand(const void* tile, int line = 0) {
   if constexpr (kAlongDepth)

@@ -1,4 +1,4 @@
-// TMA, the bulk tensor copy engine of compute capability 9.0: copies boxes of a tensor between global memory and a
+// TMA, the bulk tensor copy engine of compute capability 9.0. It copies boxes of a tensor between global memory and a
 // SwizzledTile in shared memory.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-// A tensor of 16-bit elements and the box that one instruction copies. The first dimension has unit stride; `strides`
-// are those of the others, in bytes, multiples of 16. Elements beyond the sizes are read as zeros and not written.
+// A tensor of 16-bit elements and the box of one copy. The first dimension has unit stride; `strides` are those of the
+// others, in bytes, multiples of 16. Elements out of bounds are read as zeros and not written.
 template <int kRank>
 struct Boxes {
   const void* data;
@@ -31,7 +31,7 @@ struct Boxes {
     };
     CUresult error = encode();
     if (error == CUDA_ERROR_INVALID_CONTEXT || error == CUDA_ERROR_NOT_INITIALIZED) {
-      // The thread has no current context, for example because another library popped it.
+      // The thread may have no current context, for example because another library popped it.
       int device = 0;
       FUSEDOPS_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
       FUSEDOPS_TRY(check(cudaSetDevice(device), "cudaSetDevice"));
@@ -42,8 +42,7 @@ struct Boxes {
   }
 };
 
-// The L2 cache loads 256 bytes at a time where lines begin at multiples of 128. For other lines this would load bytes
-// beyond their ends.
+// L2 promotion to 256 bytes, for lines aligned to 128 bytes. For other lines it would load bytes beyond their ends.
 inline CUtensorMapL2promotion promotion_of(cuuint64_t line_stride) {
   return line_stride % 128 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }

@@ -1,7 +1,7 @@
-// Products of a warpgroup: the instruction wgmma of compute capability 9.0.
+// wgmma, the warpgroup-level products of compute capability 9.0.
 //
-// CUTLASS wraps each instruction in a struct of its own, and only these structs are used. CuTe's layouts would choose
-// among them too, but its templates then take most of the time to compile a kernel.
+// CUTLASS wraps each instruction in a struct, and only these structs are used. CuTe's layouts would select among them
+// too, but its templates then dominate the compile time of a kernel.
 #pragma once
 
 #include "core/common/element.h"
@@ -11,16 +11,16 @@
 namespace fusedops::cuda::sm90 {
 
 inline constexpr int kWarpgroup = 128;    // threads
-inline constexpr int kInstructionK = 16;  // depth of an instruction: a k-block
+inline constexpr int kInstructionK = 16;  // depth of an instruction: one k-block
 
 // The direction of an operand's unit stride: along the depth, or across it.
 using Major = cute::SM90::GMMA::Major;
 
-// The instructions for sums of 64 x kColumns: both operands in shared memory, or the left one in registers.
+// The instructions for accumulators of 64 x kColumns: both operands in shared memory, or the left one in registers.
 template <class T, int kColumns>
 struct Instructions;
 
-// CUTLASS has a name for each number of columns, so that only the preprocessor can choose one.
+// CUTLASS names each instruction by its number of columns, so only the preprocessor can select one.
 #define FUSEDOPS_INSTRUCTIONS(T, kColumns, kTypes)                                              \
   template <>                                                                                   \
   struct Instructions<T, kColumns> {                                                            \
@@ -67,14 +67,14 @@ __forceinline__ __device__ void multiply_k_block(const uint32_t* left, uint64_t 
   }(std::make_index_sequence<kValues>());
 }
 
-// Keeps the compiler from moving accesses of registers across the instructions that use them asynchronously.
+// Keeps the compiler from moving register accesses across the instructions that use them asynchronously.
 template <class Register, int kCount>
 __forceinline__ __device__ void fence_registers(Register (&registers)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) cute::warpgroup_fence_operand(registers[i]);
 }
 
-// sums (+)= left * right, queued on the tensor cores as one group. Both are operands of swizzled_tile.cuh.
+// sums (+)= left * right, queued as one wgmma group. Both are operands of swizzled_tile.cuh.
 template <class T, bool kAdds, class Left, class Right, int kValues>
 __forceinline__ __device__ void multiply(const Left& left, const Right& right, float (&sums)[kValues]) {
   static_assert(Left::kKBlocks == Right::kKBlocks);
@@ -87,7 +87,7 @@ __forceinline__ __device__ void multiply(const Left& left, const Right& right, f
   fence_registers(sums);
 }
 
-// The same with a left operand in registers: pairs of elements, in the order of an accumulator.
+// multiply() with a left operand in registers: pairs of elements, in the order of an accumulator.
 template <class T, bool kAdds, int kWords, class Right, int kValues>
 __forceinline__ __device__ void multiply(uint32_t (&left)[kWords], const Right& right, float (&sums)[kValues]) {
   static_assert(kWords == 4 * Right::kKBlocks);
@@ -102,15 +102,15 @@ __forceinline__ __device__ void multiply(uint32_t (&left)[kWords], const Right& 
   fence_registers(left);
 }
 
-// Waits until at most kPending groups are unfinished. `sums` are results of the finished ones.
+// Waits until at most kPending groups are in flight. `sums` are results of the complete ones.
 template <int kPending, int... kValues>
 __forceinline__ __device__ void wait_for(float (&... sums)[kValues]) {
   cute::warpgroup_wait<kPending>();
   (fence_registers(sums), ...);
 }
 
-// The place of a thread's values in an accumulator of 64 rows: value v is in row(v / 2 % 2) and column(v). A left
-// operand in registers has the same order, so that one becomes the other without a shuffle.
+// The positions of a thread's values in an accumulator of 64 rows: value v is in row(v / 2 % 2) and column(v). A left
+// operand in registers has the same layout, so accumulators become operands without shuffles.
 struct Fragment {
   __device__ explicit Fragment(int thread) : first_row(thread / 32 * 16 + thread % 32 / 4), pair(thread % 4 * 2) {}
 
