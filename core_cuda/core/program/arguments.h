@@ -1,4 +1,4 @@
-// What a compiled program is called with, for the host and for NVRTC, which has no headers but those of this project.
+// Arguments of a compiled program, for the host and for NVRTC, which sees only headers of this project.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@ namespace fusedops::program {
 
 inline constexpr int kMostInputs = 24, kMostResults = 12, kMostRowDims = 8;
 
-// How a tensor lies in the rows and columns that a program walks.
+// The extent of a tensor along the rows and columns of a program.
 enum class Access : uint8_t {
-  number,  // no tensor: an input is a number or absent, a result is not wanted
+  number,  // no tensor: a number or an absent input; a result that is not wanted
   single,  // one element
-  column,  // all columns, the same in each row
-  row,     // an element for each row
+  column,  // one value per column, for all rows
+  row,     // one value per row
   full,    // all elements
-  some,    // the rows of some leading dimensions, with columns or without
+  some,    // the rows of some leading dimensions, with or without columns
 };
 
-// The elements of a tensor.
+// Element types.
 enum Type : uint8_t {
   kElement,  // element_dtype() of the call
-  kFloat32,  // float32 beside 16 bits
-  kCompute,  // what is computed in
-  kBoolean,  // from here on: of inputs alone
+  kFloat32,  // a float32 tensor with 16-bit ones
+  kCompute,  // the compute type
+  kBoolean,  // this and the following: inputs only
   kUint8,
   kInt8,
   kInt16,
@@ -33,11 +33,11 @@ enum Type : uint8_t {
 struct Arguments {
   const void* input[kMostInputs];
   double number[kMostInputs];
-  void* output[kMostResults];  // sums over columns or over all: partial sums, in the compute type
+  void* output[kMostResults];  // sums over columns or over all elements: partial sums, in the compute type
   int64_t rows, columns;
-  int64_t rows_per_slab, tiles;               // a block has one tile of columns, and one slab of rows
+  int64_t rows_per_slab, tiles;               // a block processes one tile of columns and one row chunk
   int64_t size[kMostRowDims];                 // the leading dimensions
-  int64_t stride[kMostInputs][kMostRowDims];  // of Access::some, in elements
+  int64_t stride[kMostInputs][kMostRowDims];  // for Access::some, in elements
 };
 
 }  // namespace fusedops::program

@@ -24,7 +24,7 @@ Setting& setting() {
   return setting;
 }
 
-// NVRTC's functions, as nvrtc.h declares them.
+// NVRTC's functions, as in nvrtc.h.
 struct Library {
   using Program = void*;
   int (*version)(int* major, int* minor);
@@ -46,7 +46,7 @@ bool find(void* library, const char* name, Function* function) {
 }
 
 bool open(const std::string& path, Library* library) {
-  // NVRTC opens this part of it by name, which is found only if it is loaded already.
+  // NVRTC opens this library by name, and finds it only if it is loaded already.
   std::error_code ignored;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
@@ -63,7 +63,7 @@ bool open(const std::string& path, Library* library) {
          library->version(&library->major, &library->minor) == 0;
 }
 
-// The newest whose code the driver can load. Both frameworks of a process, and of an environment, find the same one.
+// The newest library whose code the driver can load. Both frameworks of a process or environment find the same one.
 const Library* library_for(int driver) {
   static std::vector<Library>& libraries = *[] {
     auto* found = new std::vector<Library>();
@@ -118,7 +118,7 @@ Status compile(const std::string& source, int architecture, int driver, std::str
         "fusedops: an expression on a GPU is compiled by NVRTC, and no libnvrtc.so was found that fits the driver, of "
         "CUDA ",
         std::to_string(driver / 1000), "; run: pip install nvidia-cuda-nvrtc");
-  // Without contraction: a value that two stages compute must have the same bits in both.
+  // Without contraction: a value computed in two stages must have the same bits in both.
   const std::vector<std::string> options = {"--gpu-architecture=sm_" + std::to_string(architecture), "--std=c++20",
                                             "--device-as-default-execution-space", "--fmad=false"};
   std::string key = "NVRTC " + std::to_string(library->major) + "." + std::to_string(library->minor) + "\n";

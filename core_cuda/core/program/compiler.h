@@ -1,4 +1,4 @@
-// NVRTC, NVIDIA's compiler as a library, which both frameworks bring along. It is opened at run time, where it is.
+// NVRTC, NVIDIA's compiler library, which both frameworks bring along. It is loaded at run time, if present.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@ struct FusedopsText {
   const char* text;
 };
 
-// Sets the paths where NVRTC may be, the headers that kernels are made of, and the folder where kernels are kept, empty
-// for none: plain C, for the Python package.
+// Sets the candidate paths of NVRTC, the headers of kernels, and the cache folder, empty for none. Plain C, for the
+// Python package.
 FUSEDOPS_EXPORT void fusedops_use_compiler(const char* const* libraries, int32_t library_count,
                                            const FusedopsText* headers, int32_t header_count, const char* cache);
 }
 
 namespace fusedops::program {
 
-// The machine code of a source for GPUs of this compute capability, 90 for 9.0: compiled, or found in the cache. CUDA's
-// driver, of this version, must be able to load it.
+// The machine code of a source for this compute capability (90 for 9.0): compiled, or found in the cache. `driver` is
+// the version of the CUDA driver that must load it.
 Status compile(const std::string& source, int architecture, int driver, std::string* code);
 
 }  // namespace fusedops::program

@@ -1,7 +1,7 @@
-// The CPU engine of programs: an interpreter that runs each instruction as a loop over a tile of elements in the
-// first-level cache.
+// The CPU engine of programs: an interpreter that runs each instruction as a loop over a tile of elements in the L1
+// cache.
 //
-// Limit: memory bandwidth, or arithmetic if the program has much of it.
+// Limit: memory bandwidth, or arithmetic in long programs.
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +17,7 @@ namespace {
 
 using namespace interpreter;
 
-// A bit for each result that is asked for. There is no gradient of a number.
+// One bit per wanted result. Numbers have no gradient.
 uint32_t asked_results(const Call& call) {
   const Program& program = program_of(call.op);
   uint32_t asked = 0;
@@ -28,7 +28,7 @@ uint32_t asked_results(const Call& call) {
   return asked;
 }
 
-// Calls body(pass) for each pass that has something to compute.
+// Calls body(pass) for each pass that is not empty.
 template <class Body>
 void for_passes(const Call& call, const Geometry& geometry, uint32_t asked, Body&& body) {
   uint32_t left = (uint32_t(1) << program_of(call.op).results.size()) - 1;
@@ -40,7 +40,7 @@ void for_passes(const Call& call, const Geometry& geometry, uint32_t asked, Body
 
 int64_t price(const Pass& pass, int64_t elements) { return 20 + pass.plan->cost * elements / kTile; }
 
-// Columns that are narrower than the compute type are widened once, and repeated for tiles of several rows.
+// Columns narrower than the compute type are widened once, and repeated for tiles of several rows.
 template <class A>
 void copy_columns(const Pass& pass) {
   for (const int i : pass.plan->inputs) {
@@ -59,7 +59,7 @@ void copy_columns(const Pass& pass) {
   }
 }
 
-// The reductions of all rows, stage by stage.
+// Computes the reductions of all rows, stage by stage.
 template <class A>
 void run_stages(const Pass& pass) {
   for (size_t i = 0; i + 1 < pass.plan->stages.size(); ++i) {
@@ -149,7 +149,7 @@ void run_pass(const Pass& pass) {
   }
 }
 
-// Sums of no terms.
+// Writes empty sums.
 void clear(const Call& call, uint32_t asked) {
   for (size_t i = 0; i < call.op.outputs.size(); ++i) {
     const View& out = call.outputs[i];
@@ -161,7 +161,8 @@ void clear(const Call& call, uint32_t asked) {
 
 size_t cpu_workspace(const Call& call) {
   Geometry geometry;
-  if (!Geometry::of(call, &geometry).ok() || !geometry.has_work(program_of(call.op))) return 0;  // cpu() says why
+  // cpu() returns the error
+  if (!Geometry::of(call, &geometry).ok() || !geometry.has_work(program_of(call.op))) return 0;
   size_t bytes = 0;
   for_passes(call, geometry, asked_results(call),
              [&](Pass& pass) { bytes = std::max(bytes, pass.place(geometry, nullptr)); });

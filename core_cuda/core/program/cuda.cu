@@ -1,5 +1,5 @@
-// The GPU engine of programs: the kernel, compiled for the call at hand at its first use, and behind it the sums over
-// what one block cannot see.
+// The GPU engine of programs: a kernel that is compiled for the call's variant at its first use, followed by the sums
+// across blocks.
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -21,7 +21,7 @@ struct Compiled {
   int architecture;
 };
 
-// Loading code is not allowed while a stream is captured, unless the thread says that it knows what it does.
+// Allows loading code while a stream is captured, which the capture mode otherwise forbids.
 class Uncaptured {
  public:
   Uncaptured() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -49,13 +49,13 @@ Status compile_for(const Program& program, const Variant& variant, Compiled* com
   return driver->check(driver->get_function(&compiled->function, kernel), "loading its kernel");
 }
 
-// The kernel for the current GPU. Kernels last as long as the process.
+// The kernel for the current GPU. Kernels are never unloaded.
 Status find_compiled(const Operator& op, const Variant& variant, Compiled* compiled) {
   static auto& known = *new std::unordered_map<std::string, Compiled>();
   static auto& mutex = *new std::shared_mutex();
   int device = 0;
   FUSEDOPS_TRY(cuda::check(cudaGetDevice(&device), "asking for the GPU"));
-  // Makes its context that of this thread, which the driver's functions need: a thread of PyTorch's autograd has none
+  // cudaSetDevice makes the GPU's context current, which driver functions need. A thread of PyTorch's autograd has none
   // before its first launch by the runtime.
   FUSEDOPS_TRY(cuda::check(cudaSetDevice(device), "cudaSetDevice"));
   const Operator* const row = &op;
@@ -108,14 +108,14 @@ Status launch(const Call& call, const Plan& plan, const Compiled& compiled) {
   return driver()->check(driver()->launch(&config, compiled.function, parameters, nullptr), "a kernel launch");
 }
 
-// A sum over some dimensions of what the kernel has left in the workspace.
+// A sum over some dimensions of the kernel's results in the workspace.
 struct Folding {
   int kept = 0, reduced = 0;
   int64_t kept_size[kMaxRowDims + 1], kept_stride[kMaxRowDims + 1];
   int64_t reduced_size[kMaxRowDims + 1], reduced_stride[kMaxRowDims + 1];
   int64_t results = 1, terms = 1;
 
-  // The leading dimensions of the result, and its columns if the workspace has columns.
+  // Keeps the result's leading dimensions, and the columns if the workspace has them.
   Folding(const Geometry& g, const Walk& walk, bool has_columns) {
     int64_t stride = 1;
     if (has_columns) {
@@ -146,7 +146,7 @@ struct Folding {
   }
 };
 
-// `kLanes` threads of a warp share a result.
+// `kLanes` threads of a warp compute one result.
 template <int kLanes, class A, class T>
 __global__ void __launch_bounds__(cuda::kThreads) fold_kernel(Folding folding, const A* terms, T* out) {
   cuda::begin_kernel();
@@ -173,7 +173,7 @@ Status fold(const Context& context, const Folding& folding, bool has_columns, co
         return cuda::launch(context, kernel, (folding.results * lanes + cuda::kThreads - 1) / cuda::kThreads,
                             cuda::kThreads, folding, terms, static_cast<T*>(out.data));
       };
-      // Neighbouring threads read neighbouring columns, or where there are none neighbouring terms.
+      // Coalesced: neighbouring threads read neighbouring columns, or neighbouring terms without columns.
       return has_columns ? run(fold_kernel<1, A, T>, 1) : run(fold_kernel<32, A, T>, 32);
     }
   });
@@ -205,7 +205,7 @@ Status finish(const Call& call, const Plan& plan) {
   return {};
 }
 
-// Sums of nothing.
+// Writes empty sums.
 Status clear(const Call& call) {
   for (size_t i = 0; i < call.op.outputs.size(); ++i) {
     const View& out = call.outputs[i];

@@ -8,7 +8,7 @@
 namespace fusedops::program {
 namespace {
 
-// Names last as long as the process, as the rows do.
+// Names are never freed, like the operators.
 const char* kept(std::string text) {
   static std::deque<std::string>& texts = *new std::deque<std::string>();
   return texts.emplace_back(std::move(text)).c_str();
@@ -26,7 +26,7 @@ void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
   }
 }
 
-// All inputs broadcast. A gradient has the shape of its input, and is a sum over what this lacks.
+// All inputs broadcast. A gradient has the shape of its input, summed over the broadcast axes.
 std::string axes(const FusedopsDefinition& given) {
   const std::string last = given.reductions > 0 ? "C" : "";
   const auto input = [&](int i) {
@@ -80,7 +80,7 @@ Status define(const FusedopsDefinition& given) {
   op->axes = {{kept(axes(given))}};
   const Operator* const row = op.get();
   FUSEDOPS_TRY(add_operators({&row, 1}));
-  (void)op.release();  // it is the table's
+  (void)op.release();  // owned by the table
   return {};
 }
 

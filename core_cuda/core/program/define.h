@@ -1,5 +1,4 @@
-// How the Python package hands a program over: plain C, for ctypes. fusedops/expressions/structs.py has the same
-// structs.
+// The C structs in which the Python package passes a program. fusedops/expressions/structs.py mirrors them.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +27,10 @@ struct FusedopsDefinition {
   const int32_t* stage_size;
   const fusedops::program::Instruction* code;
   int32_t needs;
-  const char* backward;          // the row that gives the derivative, or null
-  const char* const* gradients;  // its results, one for each input
+  const char* backward;          // the operator of the derivative, or null
+  const char* const* gradients;  // its results, one per input
 };
 
-// Adds a row for the program. Returns null, or a sentence that lasts until the thread's next.
+// Adds an operator for the program. Returns null, or an error sentence that lasts until the thread's next call.
 FUSEDOPS_EXPORT const char* fusedops_define(const FusedopsDefinition* definition);
 }

@@ -1,5 +1,5 @@
-// CUDA's driver, for what the runtime of CUDA 12.4 does not have: kernels from machine code. It is looked up, since a
-// machine without a GPU has none.
+// Functions of the CUDA driver that the runtime of CUDA 12.4 lacks: kernels from machine code. They are looked up at
+// run time, since machines without a GPU have no driver.
 #pragma once
 
 #include <cuda.h>
@@ -19,7 +19,7 @@ struct Driver {
   Status check(CUresult error, const char* what) const;
 };
 
-// Null where there is none, or one older than CUDA 12.
+// Null without a driver, or with one older than CUDA 12.
 const Driver* driver();
 
 }  // namespace fusedops::program

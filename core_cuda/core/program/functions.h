@@ -1,5 +1,5 @@
-// The functions of programs for one element, for the host and the device alike. On the host, loops over most of them
-// are vectorized by the compiler: nothing in those is a call or a branch.
+// The element functions of programs, for host and device. On the host most have no calls and no branches, so compilers
+// vectorize loops over them.
 #pragma once
 
 #include <bit>
@@ -48,9 +48,9 @@ inline Parts parts_of(float x) {
   return {k, std::bit_cast<float>((bits & 0x7fffff) + kRootHalf) - 1};
 }
 
-// What a logarithm is where its argument x is not a positive number.
+// The value of a logarithm if its argument x is not a positive finite number.
 inline float log_or_limit(float log, float x) {
-  log = choose(x < INFINITY, log, x);  // infinity and NaN stay
+  log = choose(x < INFINITY, log, x);  // infinity and NaN are propagated
   log = choose(x == 0, -INFINITY, log);
   return choose(x < 0, NAN, log);
 }
@@ -65,8 +65,8 @@ FUSEDOPS_HD double log_(double x) { return log(x); }
 FUSEDOPS_HD double log1p_(double x) { return log1p(x); }
 FUSEDOPS_HD double expm1_(double x) { return expm1(x); }
 
-// Where a program reads and writes 16 bits, which FUSEDOPS_NARROW says, a GPU has time for about 27 instructions per
-// element. What is approximate then is within 1e-5 of the value, a hundredth of what rounding to 16 bits may change.
+// FUSEDOPS_NARROW marks programs that read and write 16 bits, where a GPU has time for about 27 instructions per
+// element. Approximations are then within 1e-5 of the value, a hundredth of the rounding to 16 bits.
 #if defined(__CUDA_ARCH__) && defined(FUSEDOPS_NARROW)
 FUSEDOPS_HD float exp_(float x) { return exp2_(x * float(kLog2E)); }
 
@@ -109,7 +109,7 @@ FUSEDOPS_HD float log_(float x) {
   return host::log_or_limit(host::log_of(parts.f, parts.k - host::choose(subnormal, 25, 0), 0), x);
 }
 
-// Within 1.5 ulp. 1 + x is rounded; what it lost is added to the logarithm.
+// Within 1.5 ulp. The rounding error of 1 + x is added to the logarithm.
 FUSEDOPS_HD float log1p_(float x) {
   const float u = 1 + x;
   const host::Parts parts = host::parts_of(u);
@@ -119,7 +119,7 @@ FUSEDOPS_HD float log1p_(float x) {
   return host::choose(x == 0, x, host::log_or_limit(log, u));
 }
 
-// Within 3 ulp. As in activations::tanh_, 2^n 2^f - 1 is taken apart; half of it, since 2^n may be out of range.
+// Within 3 ulp. As in activations::tanh_, 2^n 2^f - 1 is decomposed; halved, since 2^n may overflow.
 FUSEDOPS_HD float expm1_(float x) {
   const host::Powers powers = host::powers_of_e(host::clamped(x, -20, 89));
   const float power = host::power_of_two(powers.n() - 1);
@@ -148,15 +148,15 @@ FUSEDOPS_HD float floor_(float x) { return floorf(x); }
 FUSEDOPS_HD double rsqrt_(double x) { return 1 / sqrt(x); }
 FUSEDOPS_HD float rsqrt_(float x) { return 1 / sqrtf(x); }
 
-// floorf is a call for each element. From 2^23 on, all numbers are integers.
+// floorf would be a call per element. From 2^23 on, all numbers are integers.
 FUSEDOPS_HD float floor_(float x) {
   const float a = fabsf(x), nearest = copysignf((a + 0x1p23f) - 0x1p23f, x);
   return host::choose(a < 0x1p23f, nearest - host::choose(nearest > x, 1, 0), x);
 }
 #endif
 
-// Each operation rounds by itself: the program decides which product and sum are fused. The compiler's choice would
-// differ between variants and stages of a kernel, and with it the bits.
+// Each operation rounds separately: the program decides on fused multiply-adds. The compiler's contraction would differ
+// between variants and stages of a kernel, and so would the bits.
 #ifdef __CUDA_ARCH__
 FUSEDOPS_HD float add_(float a, float b) { return __fadd_rn(a, b); }
 FUSEDOPS_HD float sub_(float a, float b) { return __fsub_rn(a, b); }
@@ -185,7 +185,7 @@ FUSEDOPS_HD A sigmoid_(A x) {
 #endif
 }
 
-// The normal distribution's function and density.
+// The standard normal distribution function.
 template <class A>
 FUSEDOPS_HD A cdf_(A x) {
   return activations::normal(x).value;
@@ -201,13 +201,13 @@ FUSEDOPS_HD A where_(A condition, A a, A b) {
   return activations::choose(condition != 0, a, b);
 }
 
-// Zeros and NaN stay.
+// Zeros and NaN are propagated.
 template <class A>
 FUSEDOPS_HD A sign_(A x) {
   return activations::choose(x > 0, A(1), activations::choose(x < 0, A(-1), x));
 }
 
-// A NaN among the two is the result.
+// NaN is propagated.
 template <class A>
 FUSEDOPS_HD A min_(A a, A b) {
   return activations::choose((a < b) | (a != a), a, b);

@@ -5,10 +5,10 @@
 namespace fusedops::program {
 namespace {
 
-// Neighbouring dimensions that are one.
+// Neighbouring dimensions, merged into one.
 struct Group {
   int64_t size;
-  uint32_t inputs;  // a bit for each that has them
+  uint32_t inputs;  // one bit per input that has them
 };
 
 static_assert(kMaxInputs <= 32);
@@ -42,7 +42,7 @@ int groups_of(const Call& call, Group* groups) {
   return count;
 }
 
-// The walk of a tensor that extends along the groups with this bit.
+// The walk of a tensor that has the groups with this bit.
 Walk walk_of(const Group* groups, int dims, uint32_t bit) {
   const Group& columns = groups[dims];
   Walk walk{.access = Access::some, .along_columns = (columns.inputs & bit) != 0, .strides = {}};

@@ -1,4 +1,4 @@
-// Booleans and integers as inputs of programs, for the host and for NVRTC.
+// Boolean and integer inputs of programs, for the host and for NVRTC.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace fusedops::program {
 
-// A byte that is 0 for false. Other values than 1 occur where a framework reinterprets memory.
+// A byte; every nonzero value is true, since frameworks may reinterpret memory.
 struct Boolean {
   uint8_t byte;
 };
@@ -18,8 +18,8 @@ inline constexpr bool is_integral_element =
     std::is_same_v<T, Boolean> || std::is_same_v<T, uint8_t> || std::is_same_v<T, int8_t> ||
     std::is_same_v<T, int16_t> || std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>;
 
-// An element in the compute type A. Integers that A cannot represent are rounded to the nearest value, ties to even, as
-// the frameworks' own conversions round them.
+// An element in the compute type A. Integers that A cannot represent round to nearest even, as in the frameworks'
+// conversions.
 template <class A, class T>
 FUSEDOPS_HD A value_of(T element) {
   if constexpr (std::is_same_v<T, Boolean>)

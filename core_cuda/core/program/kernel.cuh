@@ -1,9 +1,9 @@
-// The kernel of a program, which NVRTC compiles at run time behind two structs: `Program`, the computation, which the
-// Python package makes of an expression, and `Variant`, which cuda.cu makes of the tensors of a call.
+// The kernel of a program. NVRTC compiles it behind two structs: `Program`, the computation, which the Python package
+// generates from an expression, and `Variant`, which cuda.cu generates from the tensors of a call.
 //
-// A block has a tile of the columns and walks the rows of a slab. A thread holds kHeld packs of a row; kAcross threads
-// share one, and a block has kThreads / kAcross rows at a time. What the memory gives is the limit: a row is read once,
-// unless it is too long to be held; sums over rows stay in registers until the slab's end.
+// A block processes a tile of columns and walks the rows of a chunk. A thread holds kHeld packs of a row; kAcross
+// threads share a row, and a block processes kThreads / kAcross rows at a time. Limit: memory bandwidth. A row is read
+// once, unless it is too long to be held; sums over rows stay in registers until the end of the chunk.
 #include "core/program/prelude.cuh"
 
 namespace fusedops::program {
@@ -14,7 +14,7 @@ using A = compute_t<V::T>;
 constexpr int kPack = 16 / sizeof(V::T);
 constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
-constexpr int kMostWords = kPack * sizeof(A) / 4;  // of a pack, in the widest type
+constexpr int kMostWords = kPack * sizeof(A) / 4;  // per pack of the compute type
 constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 2;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
 
@@ -72,11 +72,11 @@ struct Stored<kInt64> {
 template <Type kType>
 using ElementOf = typename Stored<kType>::type;
 
-// The type of the elements in a thread's registers. Booleans and integers are converted when they are loaded.
+// The type of elements in registers. Booleans and integers are converted when they are loaded.
 template <class E>
 using Held = std::conditional_t<is_integral_element<E>, A, E>;
 
-// Whether a row has an element of the input for each column.
+// True if the input has columns.
 template <int kInput>
 constexpr bool kAlongColumns = V::kAlongColumns[kInput];
 template <int kInput>
@@ -97,7 +97,7 @@ FN A element(const uint32_t* words, int i) {
   }
 }
 
-// An element in the words of a pack of the compute type.
+// Stores an element in a pack of the compute type.
 FN void put(A value, int i, uint32_t* words) {
   if constexpr (sizeof(A) == 4) {
     words[i] = __float_as_uint(value);
@@ -106,11 +106,11 @@ FN void put(A value, int i, uint32_t* words) {
   }
 }
 
-// As load_pack(), for booleans and integers.
+// load_pack() for booleans and integers.
 template <class E, class Count>
 FN void load_integers(const E* from, Count count, uint32_t* words) {
   if (V::kAligned && (V::kWhole ? count > 0 : count >= kPack)) {
-    // The pack begins at a multiple of its own size.
+    // The pack is aligned to its own size.
     constexpr int kElements = sizeof(E) * kPack > 16 ? 16 / sizeof(E) : kPack;
     struct alignas(sizeof(E) * kElements) Part {
       E elements[kElements];
@@ -132,7 +132,7 @@ FN void load_integers(const E* from, Count count, uint32_t* words) {
   }
 }
 
-// Elements [0, count) of a pack; the rest is zero.
+// Loads elements [0, count) of a pack, followed by zeros.
 template <class E, class Count>
 FN void load_pack(const E* from, Count count, uint32_t* words) {
   constexpr int kWords = kPack * sizeof(E) / 4;
@@ -161,7 +161,7 @@ FN void load_pack(const E* from, Count count, uint32_t* words) {
   }
 }
 
-// Two elements of 16 bits in a word, rounded to nearest even.
+// Two 16-bit elements in a word, rounded to nearest even.
 FN uint32_t rounded_word(bf16, float low, float high) {
 #if __CUDA_ARCH__ >= 800
   uint32_t word;
@@ -217,7 +217,7 @@ FN A neutral() {
   return A(0);
 }
 
-// Over `kWidth` neighbouring lanes: each gets the result, and the same bits, since a + b is b + a.
+// Reduces over `kWidth` neighbouring lanes. All get the same bits, since a + b is commutative.
 template <int kKind, int kWidth>
 FN A fold_lanes(A value) {
 #pragma unroll
@@ -226,8 +226,8 @@ FN A fold_lanes(A value) {
   return value;
 }
 
-// Over the threads of a row. A block that shares a row has two places for the warps' results, which it takes in turn:
-// one barrier then keeps a warp from overwriting what another has not read.
+// Reduces over the threads of a row. A block that shares a row alternates between two buffers for the warps' results,
+// so one barrier keeps a warp from overwriting values that another has not read.
 template <int kKind>
 FN A fold_row(A value, A (*places)[kWarps], int& turn) {
   value = fold_lanes<kKind, (V::kAcross < 32 ? V::kAcross : 32)>(value);
@@ -257,20 +257,20 @@ class Kernel {
       finish(0);
       return;
     }
-    // In 32 bits: to divide 64 takes as long as all the rest of a short program.
+    // In 32 bits: a 64-bit division takes as long as the rest of a short program.
     const uint32_t slab = V::kTiled ? blockIdx.x / uint32_t(a.tiles) : blockIdx.x;
     tile_ = V::kTiled ? blockIdx.x - slab * uint32_t(a.tiles) : 0;
     const int64_t begin = slab * a.rows_per_slab;
     const int64_t end = begin + a.rows_per_slab < a.rows ? begin + a.rows_per_slab : a.rows;
     prepare();
-    // The loads of several rows may be under way at once, where nothing waits for the whole of one.
+    // Loads of several rows can be in flight if nothing waits for a whole row.
 #pragma unroll kAhead
     for (int64_t first = begin; first < end; first += kGroups) compute_row(first + group, first + group < end);
     finish(slab);
   }
 
  private:
-  // Of a row's elements; those of a row that is held have small numbers.
+  // The type of a column; held rows have small indices.
   using Column = std::conditional_t<V::kTiled || V::kChunked, int64_t, int>;
 
   FN Column column(Column chunk, int held) const {
@@ -284,7 +284,7 @@ class Kernel {
     return V::kChunked ? (a.columns + kColumns - 1) / kColumns : 1;
   }
 
-  // What all rows share.
+  // Loads the values that all rows share.
   FN void prepare() {
     for_each<0, kInputs>([&](auto i) {
       constexpr Access kAccess = V::kInput[i.value];
@@ -308,7 +308,7 @@ class Kernel {
     });
   }
 
-  // Where a row starts in a tensor that has only some of the leading dimensions.
+  // The start of a row in a tensor with only some of the leading dimensions.
   template <int kInput>
   FN int64_t offset_of(int64_t row) const {
     int64_t offset = 0;
@@ -352,11 +352,11 @@ class Kernel {
     return at;
   }
 
-  // Those of the inputs that are late, or the others.
+  // Loads the late inputs, or the others.
   template <bool kLate>
   FN void load_chunk(Column chunk, int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
-      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked;  // from row to row
+      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked;  // loaded once for all rows
       if constexpr (kAlongColumns<i.value> && V::kLate[i.value] == kLate && !kKept) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(chunk, held, row, active);
@@ -364,7 +364,7 @@ class Kernel {
     });
   }
 
-  // Into the L2 cache, which takes no register.
+  // Prefetches into the L2 cache, which takes no register.
   FN void prefetch_late(int64_t row, bool active) const {
     for_each<0, kInputs>([&](auto i) {
       if constexpr (V::kLate[i.value]) {
@@ -378,7 +378,7 @@ class Kernel {
     });
   }
 
-  // Of the row: where it starts, and the inputs that have one element in it.
+  // Sets the row's start, and reads the inputs with one element per row.
   FN void read_row(int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
       constexpr Access kAccess = V::kInput[i.value];
@@ -401,7 +401,7 @@ class Kernel {
     });
   }
 
-  // The elements of a pack that there are.
+  // The number of valid elements of a pack.
   FN Column count(Column chunk, int held, bool active) const { return active ? columns() - column(chunk, held) : 0; }
 
   template <int kStage>
@@ -466,7 +466,7 @@ class Kernel {
             constexpr Access kAccess = V::kOutput[o.value];
             results[o.value][j] = y[o.value];
             if constexpr (kAccess == Access::row && V::kOfRows[o.value]) {
-              row_sum[o.value] = y[o.value];  // also in a row of no elements
+              row_sum[o.value] = y[o.value];  // also in an empty row
             } else if (V::kWhole ? there > 0 : j < there) {
               if constexpr (kAccess == Access::row) row_sum[o.value] = add_(row_sum[o.value], y[o.value]);
               if constexpr (kAccess == Access::column)
@@ -493,7 +493,7 @@ class Kernel {
     });
   }
 
-  // The partial sums of the slab.
+  // Stores the partial sums of the chunk.
   FN void finish(int64_t slab) {
     for_each<0, kOutputs>([&](auto o) {
       A* const partial = static_cast<A*>(a.output[o.value]);
@@ -516,10 +516,10 @@ class Kernel {
     });
   }
 
-  // Adds what the groups of the block have for the same columns.
+  // Adds the values of the block's groups for the same columns.
   FN void fold_groups(A (&values)[kPack]) {
     if constexpr (kGroups > 1) {
-      __shared__ A halves[V::kThreads / 2][kPack + 1];  // one more: neighbouring threads in different banks
+      __shared__ A halves[V::kThreads / 2][kPack + 1];  // padded: neighbouring threads use different banks
 #pragma unroll
       for (int half = kGroups / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -566,7 +566,7 @@ class Kernel {
 extern "C" __global__ void __launch_bounds__(fusedops::program::Variant::kThreads, fusedops::program::Variant::kBlocks)
     fusedops_program(const __grid_constant__ fusedops::program::Arguments arguments) {
 #if __CUDA_ARCH__ >= 900
-  // As begin_kernel() in core/cuda/launch.cuh.
+  // See begin_kernel() in core/cuda/launch.cuh.
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

@@ -14,7 +14,7 @@
 namespace fusedops::program {
 namespace {
 
-// Fowler, Noll and Vo's FNV-1a. It names files and finds damage; that a file is the right one, its whole key says.
+// Fowler, Noll and Vo's FNV-1a. It names files and detects damage; the whole key in the file identifies it.
 std::string hash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -23,7 +23,7 @@ std::string hash(std::string_view text) {
   return digits;
 }
 
-// What a file starts with. The code follows.
+// The header of a file. The code follows.
 std::string header(const std::string& key, std::string_view code) {
   return "fusedops kernel 1\n" + std::to_string(key.size()) + " " + std::to_string(code.size()) + " " + hash(code) +
          "\n" + key;
@@ -50,12 +50,12 @@ class Descriptor {
   int number_;
 };
 
-// True if only this user or root can have written the file, as fault() of fusedops/cache.py has it.
+// True if only this user or root can have written the file: the rule of fault() in fusedops/cache.py.
 bool is_trusted(const struct stat& facts) {
   return (facts.st_uid == geteuid() || facts.st_uid == 0) && !(facts.st_mode & (S_IWGRP | S_IWOTH));
 }
 
-// The contents of a trusted file; empty if there is none.
+// The contents of a trusted file, or empty.
 std::string read_trusted(const std::filesystem::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat facts;
@@ -76,7 +76,7 @@ std::string read_trusted(const std::filesystem::path& path) {
 std::string find_kernel(const std::string& folder, const std::string& key) {
   if (folder.empty()) return "";
   const std::string text = read_trusted(file(folder, key));
-  // The length of the header depends on the code's size: the code begins behind the key.
+  // The length of the header depends on the code's size: the code begins after the key.
   const size_t at = text.find(key);
   if (at == text.npos) return "";
   const std::string_view code = std::string_view(text).substr(at + key.size());
@@ -85,9 +85,9 @@ std::string find_kernel(const std::string& folder, const std::string& key) {
 
 void keep_kernel(const std::string& folder, const std::string& key, const std::string& code) {
   if (folder.empty()) return;
-  // Written under another name first: a reader sees all of a file or none.
+  // Written under another name and renamed, so readers see a whole file or none.
   std::string temporary = folder + "/writing-XXXXXX";
-  Descriptor descriptor(mkstemp(temporary.data()));  // which no other user may read or write
+  Descriptor descriptor(mkstemp(temporary.data()));  // created with mode 0600
   if (descriptor.get() < 0) return;
   const std::string text = header(key, code) + code;
   size_t written = 0;

@@ -1,17 +1,16 @@
-// Compiled kernels on disk, so that a later process need not compile them: one file for each, which several processes
-// may read and write at once. A file that is not what its key says, such as a truncated one, or that another user could
-// have written, counts as absent. A kernel that cannot be written is compiled again by the next process: nothing here
-// is an error.
+// Compiled kernels on disk, one per file. Several processes may read and write them at once. A file that does not match
+// its key, is truncated, or could have been written by another user counts as absent. Failed writes are no errors: the
+// next process compiles the kernel again.
 //
-// The folder is chosen, created and checked in Python (fusedops/cache.py), for all caches of compiled code. Without
-// one, an empty string, nothing is kept.
+// Python chooses, creates and checks the folder (fusedops/cache.py) for all caches of compiled code. With an empty
+// folder name nothing is stored.
 #pragma once
 
 #include <string>
 
 namespace fusedops::program {
 
-// The code that was kept for this key, everything that it was compiled of; empty if there is none.
+// The code stored for this key, which contains everything that the code is compiled from; empty if there is none.
 std::string find_kernel(const std::string& folder, const std::string& key);
 
 void keep_kernel(const std::string& folder, const std::string& key, const std::string& code);

@@ -1,5 +1,5 @@
-// What the element functions use of the standard library, for NVRTC, which has none: in place of <bit>, <cmath>,
-// <cstdint> and <type_traits>.
+// The parts of <bit>, <cmath>, <cstdint> and <type_traits> that the element functions use. NVRTC has no standard
+// library.
 #pragma once
 
 using int8_t = signed char;

@@ -1,4 +1,4 @@
-// What a program's C++ is written in, for NVRTC: kernel.cuh comes behind it.
+// Declarations for a program's generated C++ under NVRTC. kernel.cuh follows it.
 #pragma once
 
 #include "core/common/element.h"

@@ -1,10 +1,9 @@
-// A program: what an expression computes, as the core runs it. The Python package makes it of the expression's text
-// (fusedops/expressions/), and its derivative likewise.
+// A program: the core's form of an expression. The Python package compiles it from the expression's text
+// (fusedops/expressions/), as it does for the derivative.
 //
-// The values of a program are those of one element of a row, or of the row as a whole: sums and the like over the last
-// dimension. It is computed in stages. Each stage but the last gives the terms of reductions over the row, which the
-// later stages read; the last stage gives the results. A stage is a list of instructions, each of which names earlier
-// ones of the same stage as its operands.
+// A value of a program belongs to one element or to a row: reductions are over the last dimension. Programs run in
+// stages. Each stage but the last computes the terms of reductions, which later stages read; the last stage computes
+// the results. A stage is a list of instructions whose operands are earlier instructions of the same stage.
 #pragma once
 
 #include <atomic>
@@ -18,9 +17,9 @@
 namespace fusedops::program {
 
 enum class Op : int32_t {
-  input,     // a: which
+  input,     // a: index of the input
   constant,  // value
-  reduced,   // a: which reduction
+  reduced,   // a: index of the reduction
   neg,
   add,
   sub,
@@ -47,7 +46,7 @@ enum class Op : int32_t {
   tanh,
   sigmoid,
   erf,
-  cdf,  // of the normal distribution
+  cdf,  // standard normal distribution function
   pdf,
   abs,
   floor,
@@ -68,23 +67,24 @@ enum class Fold : int32_t { sum, mean, max, min };
 struct Reduction {
   Fold fold;
   int32_t stage;
-  int32_t value;  // the place of its terms' instruction in the stage
+  int32_t value;  // index of the instruction in its stage that computes the terms
 };
 
 inline constexpr int32_t kLikeAll = -1, kLikeRows = -2;
 
 struct Result {
-  int32_t value;  // the place of its instruction in the last stage
-  int32_t like;   // the input to whose shape it is summed; kLikeAll: it has the shape to which all inputs broadcast;
-                  // kLikeRows: but for the last dimension, which has size 1, since it is the same for all of a row
+  int32_t value;  // index of its instruction in the last stage
+  // the input to whose shape the result is summed; kLikeAll: the broadcast shape of all inputs; kLikeRows: the same,
+  // with a last dimension of size 1
+  int32_t like;
 };
 
 struct Program {
   std::vector<std::vector<Instruction>> stages;
   std::vector<Reduction> reductions;
   std::vector<Result> results;
-  bool has_needs = false;  // whether an attribute for each result says if it is wanted
-  std::string source;      // the same in C++: `struct Program` of kernel.cuh
+  bool has_needs = false;  // true if an attribute per result says if it is wanted
+  std::string source;      // the program as C++: `struct Program` of kernel.cuh
 
   bool is_wanted(const Call& call, size_t result) const {
     return !has_needs || call.attributes[AttributePlace<bool>{static_cast<int>(result)}];
@@ -95,10 +95,10 @@ namespace interpreter {
 struct Plan;
 }
 
-// A row of the table that runs a program.
+// An operator that runs a program.
 struct ProgramOperator : Operator {
   Program program;
-  mutable std::atomic<const interpreter::Plan*> plans = nullptr;  // that the CPU has made of it, as a list
+  mutable std::atomic<const interpreter::Plan*> plans = nullptr;  // a linked list of plans for the CPU
 };
 
 // The dtype of the elements: the 16-bit one if an input has 16 bits, else that of the first floating input, else that
@@ -129,7 +129,7 @@ size_t cuda_workspace(const Call& call);
 Status cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status cuda(const Call& call);
 
-// The shape to which the inputs of a call broadcast.
+// The broadcast shape of a call's inputs.
 struct Broadcast {
   int rank = 0;
   int64_t sizes[kMaxRank];

@@ -1,4 +1,4 @@
-// The rule of all programs: floating inputs decide the dtype, and shapes broadcast as NumPy's.
+// The rule of all programs: floating inputs determine the dtype, and shapes broadcast as in NumPy.
 #include <algorithm>
 
 #include "core/program/program.h"
@@ -6,7 +6,8 @@
 namespace fusedops::program {
 namespace {
 
-// Booleans and integers may stand beside floating inputs, and float32 beside one dtype of 16 bits, in any order.
+// Checks that all floating inputs have one dtype, or float32 and one 16-bit dtype in any order. Booleans and integers
+// are always allowed.
 Status check_dtypes(const Rule& rule, DType element) {
   const auto& inputs = rule.op.inputs;
   int like = -1;  // the first input of that dtype

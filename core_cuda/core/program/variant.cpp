@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostHeld = 4;
 
-constexpr int64_t kEnoughBlocks = 1024;  // for all multiprocessors of the largest GPU
+constexpr int64_t kEnoughBlocks = 1024;  // fill the largest GPU
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
@@ -87,7 +87,7 @@ class Planner {
     }
   }
 
-  // A row belongs to a part of a warp, to a warp or to a block.
+  // Assigns a row to part of a warp, to a warp or to a block.
   void share_rows() {
     plan_.tiles = 1;
     if (packs_ <= 32) {
@@ -104,7 +104,7 @@ class Planner {
     }
   }
 
-  // Columns are independent: a block has a tile of them.
+  // Assigns a tile of columns to a block, if columns are independent.
   void share_columns() {
     const int across = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(packs_, 1, 256))));
     share(256, across, g_.rows == 1 && has_sums(Access::single) ? kMostHeld : 1);
@@ -141,7 +141,7 @@ class Planner {
     }
   }
 
-  // Sums over rows stay in registers for as many rows as still leave enough blocks.
+  // Chooses row chunks: as many rows as leave enough blocks, since sums over rows stay in registers.
   void share_slabs() {
     const int64_t groups = v_.threads / v_.across, turns = ceil_div(g_.rows, groups);
     const bool sums = std::any_of(plan_.rest, plan_.rest + program_.results.size(), [](Plan::Rest rest) {
@@ -169,7 +169,7 @@ class Planner {
         if (instruction.op == Op::input) v_.late[instruction.a] = false;
   }
 
-  // So many that a multiprocessor's 65536 registers are enough for what a thread holds.
+  // Resident threads that a multiprocessor's 65536 registers allow, from the registers that a thread's packs need.
   int64_t threads_at_once() const {
     const int64_t pack = pack_ * static_cast<int64_t>(size_of(compute_dtype(v_.dtype))) / 4;
     int64_t registers = needs_whole_rows() ? 32 : 24;
@@ -239,7 +239,7 @@ std::string Variant::source(const Program& program) const {
   const auto access = [](Access access) { return std::string("Access::") + kAccess[static_cast<int>(access)]; };
   const auto type = [](Type type) { return kTypes[type]; };
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  // All places, since what the program does not have is not looked at.
+  // Prints the whole arrays; unused entries are ignored.
   std::string text = size_of(dtype) == 2 ? "#define FUSEDOPS_NARROW\n" : "";
   text += "#include \"core/program/prelude.cuh\"\n\nnamespace fusedops::program {\n\nstruct Variant {\n";
   text += std::string("  using T = ") + kElements[static_cast<int>(dtype)] + ";\n";

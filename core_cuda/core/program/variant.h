@@ -1,5 +1,5 @@
-// How the GPU runs a program on the tensors of one call: what the kernel is compiled for, and how its blocks share the
-// elements. It follows from shapes, dtypes and alignment alone; the order of every sum, from shapes and dtypes.
+// The plan for a program on the tensors of a GPU call: the compiled variant and the assignment of elements to blocks.
+// It depends on shapes, dtypes and alignment only; the order of every sum depends on shapes and dtypes only.
 #pragma once
 
 #include <cstring>
@@ -9,39 +9,39 @@
 
 namespace fusedops::program {
 
-// What a compiled kernel is for. Zeroed before it is filled in, and compared byte by byte.
+// The compile-time parameters of a kernel. Zeroed before it is filled in, since it is compared bytewise.
 struct Variant {
   DType dtype;
-  bool aligned;  // every row begins at an aligned address, and a pack that is there is there as a whole or the last
+  bool aligned;  // every row begins at an aligned address, and every pack is whole or the last one
   bool whole;    // rows are whole packs
   bool chunked;  // rows are too long for registers
   bool single_row;
-  bool several;  // a thread takes several rows, one after the other
-  bool tiled;    // a block has a part of the columns
+  bool several;  // a thread processes several rows sequentially
+  bool tiled;    // a block processes a part of the columns
   uint16_t threads, across, held, dims;
-  uint16_t blocks;  // that a multiprocessor shall have room for
+  uint16_t blocks;  // minimum blocks per multiprocessor
   Access input[kMaxInputs];
   bool along_columns[kMaxInputs];
-  bool late[kMaxInputs];  // no reduction reads it: it need not be in registers while they are computed
+  bool late[kMaxInputs];  // no reduction reads the input: it need not be in registers meanwhile
   Type input_type[kMaxInputs];
   Access output[kMaxOutputs];
   Type output_type[kMaxOutputs];
-  bool of_rows[kMaxOutputs];  // a result that is the same for all of a row
+  bool of_rows[kMaxOutputs];  // the result has one value per row
 
   Variant() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
   std::string bytes() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }
-  std::string source(const Program& program) const;  // what NVRTC compiles
+  std::string source(const Program& program) const;  // for NVRTC
 };
 
 struct Plan {
-  // What becomes of a result behind the kernel.
+  // The processing of a result after the kernel.
   enum class Rest : uint8_t { none, slabs, partials, folded };
 
   Geometry geometry;
   Variant variant;
   int64_t slabs, rows_per_slab, tiles;
   Rest rest[kMaxOutputs];
-  int64_t offset[kMaxOutputs];  // in the workspace, of what is summed behind the kernel
+  int64_t offset[kMaxOutputs];  // in the workspace, for results that are summed after the kernel
   int64_t workspace = 0;        // bytes
 
   static Status make(const Call& call, Plan* plan);

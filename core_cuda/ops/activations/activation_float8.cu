@@ -1,8 +1,8 @@
-// bias_act and gated_act with a result in 8 bits.
+// bias_act and gated_act with 8-bit results.
 //
-// Limit: memory bandwidth; the rate of instructions for gelu. A scale for each row needs the largest value of the row,
-// so that a block holds the values of one in registers, or, of 16-bit inputs, a cluster of blocks. A longer row is
-// computed twice, the second time from the caches. Where no scale follows from a whole row, several blocks share it.
+// Limit: memory bandwidth; the instruction rate for gelu. A scale per row needs the row's largest value, so a block
+// holds a row in registers, or, for 16-bit inputs, a cluster of blocks. A longer row is computed twice, the second time
+// from the caches. If no scale depends on a whole row, several blocks share it.
 #include "core/cuda/float8.cuh"
 #include "ops/activations/bias_act.h"
 #include "ops/activations/gated_act.h"
@@ -11,7 +11,7 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// The inputs of each operator: what a thread loads of a pack, all packs at once, and what it computes of that.
+// The inputs of each operator: the packs that a thread loads together, and the values computed from them.
 template <class T>
 struct BiasActPacks {
   using Element = T;
@@ -20,11 +20,11 @@ struct BiasActPacks {
 
   __device__ const T* row(int, int64_t row) const { return call.x + row * call.x_stride; }
 
-  // y = what the activation is applied to.
+  // y = the argument of the activation.
   template <bool kAligned, int kPacks, class Index>
   __device__ void prepare(const Pack<T> (&raw)[kPacks][kTensors], const PackPlaces<Index>& at,
                           compute_t<T> (&y)[kPacks][kPackSize<T>]) const {
-    if (call.bias.data && call.bias.is_f32 == (sizeof(T) == 4)) {  // all at once: each pack does not wait for its own
+    if (call.bias.data && call.bias.is_f32 == (sizeof(T) == 4)) {  // all loads are issued together
       Pack<T> bias[kPacks];
       const T* data = static_cast<const T*>(call.bias.data) + at.first;
 #pragma unroll
@@ -131,10 +131,11 @@ Status float8_rows(const Packs& packs, const Float8Result<A>& result, const Cont
   const int64_t rows = packs.call.rows, size = packs.call.size;
   return quantize(context, result, [&](const Float8Result<A>& pass, bool) {
     const auto run = [&](auto kernel, const RowGroups& groups, int cluster = 1) {
-      const int64_t blocks = std::max<int64_t>(groups.blocks(rows), groups.cluster);  // even of no rows: for the scale
+      // even without rows, for the scale
+      const int64_t blocks = std::max<int64_t>(groups.blocks(rows), groups.cluster);
       return launch(context, kernel, Grid{blocks, groups.block_threads, 0, cluster}, packs, pass, groups);
     };
-    constexpr bool kFast = sizeof(T) <= 4;  // float64 is not worth kernels of its own
+    constexpr bool kFast = sizeof(T) <= 4;  // float64 has no specialized kernels
     if constexpr (kFast) {
       const RowGroups held = block_or_cluster<T, packs_of_thread(kMany)>(
           size, kRowThreads, float8_rows_kernel<true, kMany, Packs>, kScaleBlock);
@@ -144,7 +145,7 @@ Status float8_rows(const Packs& packs, const Float8Result<A>& result, const Cont
     }
     RowGroups tiles = row_groups<T, packs_of_thread(kTiles)>(size, kLeastBlockThreads, kRowThreads, kScaleThreads<T>);
     const bool is_whole = pass.scaling == Scaling::row && !pass.given;
-    if (!is_whole) {  // blocks that do not wait for each other, and that take the tiles of a row in turn
+    if (!is_whole) {  // independent blocks, which take the tiles of a row in turn
       constexpr int64_t kMost = 1024;
       tiles.cluster = static_cast<int>(std::bit_floor(uint64_t(std::clamp<int64_t>(size / tiles.tile, 1, kMost))));
     }

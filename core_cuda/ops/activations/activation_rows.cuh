@@ -1,10 +1,11 @@
-// How the operators with an activation are distributed over threads. A kernel is a struct with the call and
+// The distribution of activation operators over threads. A kernel is a struct with the call and
 //
-//   template <class Activation, int kWidth> __device__ void run(int64_t row, int64_t column, int64_t count) const;
+//   template <class Activation, int kWidth>
+//   __device__ void run(int64_t row, int64_t column, int64_t count) const;
 //
-// which handles kWidth elements of a row, or the `count` that are left of it. kWidth is that of a 16-byte pack where
-// all rows are aligned, with a compiled variant for each activation. Where they are not, it is 1: neighbouring threads
-// take neighbouring elements, and the activation is chosen at run time. Kernel::kBlockThreads is the size of a block.
+// which processes kWidth elements of a row, or its last `count`. If all rows are aligned, kWidth is that of a 16-byte
+// pack, with a compiled variant for each activation. Otherwise it is 1: neighbouring threads take neighbouring
+// elements, and the activation is selected at run time. Kernel::kBlockThreads is the block size.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +45,7 @@ __device__ void store_elements(const compute_t<T> (&from)[kWidth], T* to, int64_
     store_pack<true>(rounded<T>(from), to, count);
 }
 
-// A single row has no stride, and its last pack may be incomplete.
+// A single row has an arbitrary stride, and its last pack may be incomplete.
 template <class T>
 bool is_row_aligned(int64_t rows, int64_t size, const T* data, int64_t stride) {
   return rows > 1 ? are_rows_aligned(size, data, stride) : is_aligned(data);
@@ -76,7 +77,6 @@ __global__ void __launch_bounds__(Kernel::kBlockThreads)
   });
 }
 
-// Runs the kernel over all rows.
 template <int kWidth, class Kernel>
 Status run_rows(const Context& context, const Kernel& kernel, int activation, int64_t rows, int64_t size,
                 bool aligned) {

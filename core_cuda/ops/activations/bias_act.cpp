@@ -40,7 +40,7 @@ Status backward_rule(Rule& rule) {
 }
 
 size_t backward_workspace(const Call& call) {
-  const BiasActBackward<float> backward(call);  // for its shapes only
+  const BiasActBackward<float> backward(call);  // shapes only
   if (!backward.need_dbias) return 0;
   const DType dtype = call.inputs[input_of(kBiasActBackward, "x")]->dtype;
   return backward.slabs.count * backward.size * size_of(compute_dtype(dtype));
@@ -58,11 +58,11 @@ const A* bias_block(const Parameter& bias, int64_t column, int64_t n, A* buffer)
   return static_cast<const A*>(bias.data) + column;
 }
 
-// Several short rows without gaps are computed at a time, with as many copies of the bias.
+// Contiguous short rows are computed several at a time, with repeated copies of the bias.
 template <class A>
 struct RepeatedBias {
   A values[kBlock];
-  int64_t rows = 1;  // how often it is repeated
+  int64_t rows = 1;  // number of copies
 
   template <class T>
   void repeat(const BiasAct<T>& call) {
@@ -104,7 +104,7 @@ void float8_forward(const BiasAct<T>& call, const Float8Result<A>& out, const Co
   });
 }
 
-// dx of a block. Its unrounded values remain in `results`.
+// Computes dx of a block. Its unrounded values remain in `results`.
 template <class Activation, class T, class A = compute_t<T>>
 void backward_block(const BiasActBackward<T>& call, int64_t row, int64_t column, int64_t n, const A* bias,
                     cpu::Results<T>& results) {

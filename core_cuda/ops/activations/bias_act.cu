@@ -23,7 +23,7 @@ struct BiasActKernel {
   }
 };
 
-// Turns dy into dx.
+// Multiplies dy by the slope: dx in place of dy.
 template <class Activation, int kWidth, class A>
 __device__ void pull_back(A (&dy)[kWidth], const A (&x)[kWidth], const A (&bias)[kWidth]) {
 #pragma unroll
@@ -47,7 +47,7 @@ struct BiasActBackwardKernel {
   }
 };
 
-// kWidth elements as they are in memory, which take fewer registers until they are needed.
+// kWidth elements as stored, which take fewer registers until they are needed.
 template <int kWidth, class T>
 struct Raw {
   T values[1];
@@ -68,16 +68,16 @@ struct Raw<kWidth, T> {
   }
 };
 
-// dx, and the sums of its columns over a slab of rows. A thread walks down kWidth columns; the loads of several
-// rows are in flight at once. In place of a row: the slab.
+// dx, and the sums of its columns over a row chunk. A thread walks down kWidth columns with the loads of several rows
+// in flight. The row argument of run() is the chunk.
 template <class T>
 struct BiasActSlabKernel {
-  static constexpr int kBlockThreads = 128;  // fewer, so that few rows reach all multiprocessors
+  static constexpr int kBlockThreads = 128;  // small, so that few rows fill the GPU
   BiasActBackward<T> call;
 
   template <class Activation, int kWidth>
   __device__ void run(int64_t slab, int64_t column, int64_t count) const {
-    // Without an activation only dy is read, of twice as many rows at a time.
+    // The identity reads dy only, for twice as many rows at a time.
     constexpr int kAhead = std::is_same_v<Activation, activations::Identity> ? 8 : 4;
     using A = compute_t<T>;
     A bias[kWidth], sums[kWidth] = {};
@@ -117,7 +117,7 @@ struct BiasActSlabKernel {
   }
 };
 
-// A bias is read in whole packs, even with a single row, which need not end with a whole pack.
+// The bias is read in whole packs. A single row, however, need not end with a whole pack.
 template <class T>
 bool is_bias_aligned(const Parameter& bias, int64_t size) {
   return !bias.data || (is_aligned(bias.data) && size % kPackSize<T> == 0);

@@ -1,4 +1,4 @@
-// bias_act: y = act(x + bias). Its gradient: dx = dy * act'(x + bias), and dbias is the sum of dx over all rows.
+// bias_act: y = act(x + bias). Gradients: dx = dy * act'(x + bias), dbias = the sum of dx over all rows.
 #pragma once
 
 #include "core/common/activations.h"
@@ -20,7 +20,7 @@ inline constexpr Signature kBiasAct{
 Operator bias_act();
 FUSEDOPS_CUDA_KERNEL Status bias_act_cuda(const Call& call);
 
-// The same with a result in 8 bits.
+// bias_act with an 8-bit result.
 inline constexpr Signature kBiasActFloat8{
     .name = "bias_act_float8",
     .inputs = {in_rows("x"), optional_parameter("bias"), kGivenScale},
@@ -32,7 +32,7 @@ inline constexpr Signature kBiasActFloat8{
 Operator bias_act_float8();
 FUSEDOPS_CUDA_KERNEL Status bias_act_float8_cuda(const Call& call);
 
-// What is not needed is returned empty.
+// Gradients that are not needed are returned empty.
 inline constexpr Signature kBiasActBackward{
     .name = "bias_act_backward",
     .inputs = {in_rows("dy"), in_rows("x"), optional_parameter("bias")},
@@ -46,19 +46,19 @@ inline constexpr Signature kBiasActBackward{
 Operator bias_act_backward();
 FUSEDOPS_CUDA_KERNEL Status bias_act_backward_cuda(const Call& call);
 
-// x + bias, in the compute type. An absent bias is -0: it leaves every x as it is, even -0.
+// x + bias, in the compute type. An absent bias is -0, which leaves every x unchanged, even -0.
 template <class T>
 inline constexpr compute_t<T> kNoBias = compute_t<T>(-0.0);
 
-// The call of bias_act or bias_act_float8.
+// A call of bias_act or bias_act_float8.
 template <class T>
 struct BiasAct {
   int activation;
-  int64_t rows, size;  // without a bias, contiguous tensors are one row, unless rows have scales
+  int64_t rows, size;  // without a bias or row scales, contiguous tensors are one row
   const T* x;
   int64_t x_stride;
   Parameter bias;
-  T* y;  // contiguous; in 8 bits: the kernels have a Float8Result beside this
+  T* y;  // contiguous; unused for 8-bit results: see Float8Result
 };
 
 template <const Signature& kOp, class T>
@@ -101,11 +101,11 @@ struct BiasActBackward {
   int64_t rows, size;
   const T *dy, *x;
   int64_t dy_stride, x_stride;
-  Parameter bias;  // without data: x holds it already, as z of linear does
+  Parameter bias;  // without data if x includes it already, as z of linear does
   T* dx;           // null: not needed
   bool need_dbias;
   View dbias;
-  Slabs slabs;             // of rows, for dbias
+  Slabs slabs;             // row chunks of dbias
   compute_t<T>* partials;  // [slabs][size]
 };
 

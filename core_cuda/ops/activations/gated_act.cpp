@@ -11,7 +11,7 @@ using cpu::kBlock;
 
 constexpr int64_t kCost = 400;  // nanoseconds per kBlock elements
 
-// Checks gate and up, and returns the shape of the result: gate's, or that of its halves.
+// Checks gate and up, and returns the shape of the result: that of gate or of its halves.
 Status gated_shape(Rule& rule, int gate, int up, Shape* y) {
   const bool packed = !rule.inputs[up].present;
   FUSEDOPS_TRY(packed ? rule.has_rows(gate) : rule.floating(gate));

@@ -21,7 +21,7 @@ struct GatedActKernel {
   }
 };
 
-// Reads dy, gate and up once, writes both gradients: five tensors at memory speed.
+// Reads dy, gate and up once and writes both gradients. Limit: memory bandwidth, for five tensors.
 template <class T>
 struct GatedActBackwardKernel {
   static constexpr int kBlockThreads = kThreads;

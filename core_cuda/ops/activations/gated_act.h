@@ -1,6 +1,6 @@
-// gated_act: y = act(gate) * up. Its gradient: dgate = dy * up * act'(gate), dup = dy * act(gate).
+// gated_act: y = act(gate) * up. Gradients: dgate = dy * up * act'(gate), dup = dy * act(gate).
 //
-// Without `up`, gate is packed: each row holds the gate, then as many elements of up; and so does its gradient.
+// Without `up`, gate is packed: each row holds the gate, then as many elements of up. So does its gradient.
 #pragma once
 
 #include "core/common/activations.h"
@@ -23,7 +23,7 @@ inline constexpr Signature kGatedAct{
 Operator gated_act();
 FUSEDOPS_CUDA_KERNEL Status gated_act_cuda(const Call& call);
 
-// The same with a result in 8 bits.
+// gated_act with an 8-bit result.
 inline constexpr Signature kGatedActFloat8{
     .name = "gated_act_float8",
     .inputs = {in_rows("gate"), kOptionalUp, kGivenScale},
@@ -35,7 +35,7 @@ inline constexpr Signature kGatedActFloat8{
 Operator gated_act_float8();
 FUSEDOPS_CUDA_KERNEL Status gated_act_float8_cuda(const Call& call);
 
-// What is not needed is returned empty.
+// Gradients that are not needed are returned empty.
 inline constexpr Signature kGatedActBackward{
     .name = "gated_act_backward",
     .inputs = {in_rows("dy"), in_rows("gate"), kOptionalUp},
@@ -65,11 +65,11 @@ struct Gated {
   int64_t gate_stride, up_stride;
 };
 
-// The call of gated_act or gated_act_float8.
+// A call of gated_act or gated_act_float8.
 template <class T>
 struct GatedAct : Gated<T> {
   int activation;
-  T* y;  // contiguous; in 8 bits: the kernels have a Float8Result beside this
+  T* y;  // contiguous; unused for 8-bit results: see Float8Result
 };
 
 template <const Signature& kOp, class T>

@@ -15,8 +15,8 @@ constexpr int kPacks = 4;  // per thread: few partial sums, and no loop, which w
 template <class T>
 constexpr int kTile = kThreads * kPacks * kPackSize<T>;
 
-// One tile: writes dx, and returns the sum of this thread's terms. Only the last tile checks for its end; the others
-// load all their packs before the first is used.
+// Writes dx of one tile and returns the sum of this thread's terms. Only the last tile checks for its end; the others
+// issue all loads before the first use.
 template <bool kAligned, bool kWhole, class T>
 __device__ compute_t<T> axpby_backward_tile(const AxpbyBackward<T>& call) {
   using A = compute_t<T>;
@@ -45,8 +45,8 @@ __device__ compute_t<T> axpby_backward_tile(const AxpbyBackward<T>& call) {
   return sum;
 }
 
-// Reads dy and x, writes dx: three tensors, at memory speed. Each block takes one tile, and writes the sum of its
-// terms.
+// Reads dy and x and writes dx. Limit: memory bandwidth, for three tensors. Each block processes one tile and writes
+// the sum of its terms.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads) axpby_backward_kernel(AxpbyBackward<T> call) {
   begin_kernel();

@@ -26,7 +26,7 @@ struct Axpby {
 Operator axpby();
 FUSEDOPS_CUDA_KERNEL Status axpby_cuda(const Call& call);
 
-// A dx that is not needed is returned empty.
+// dx is returned empty if it is not needed.
 inline constexpr Signature kAxpbyBackward{
     .name = "axpby_backward",
     .inputs = {{"dy"}, {"a", Kind::scalar}, {"x"}},
@@ -38,7 +38,6 @@ inline constexpr Signature kAxpbyBackward{
 Operator axpby_backward();
 FUSEDOPS_CUDA_KERNEL Status axpby_backward_cuda(const Call& call);
 
-// The call of axpby_backward.
 template <class T>
 struct AxpbyBackward {
   explicit AxpbyBackward(const Call& call)

@@ -1,4 +1,4 @@
-// dropout: y = x / (1 - rate) where an element is kept, else 0. It is linear, and its gradient is itself.
+// dropout: y = x / (1 - rate) for kept elements, else 0. It is linear, so its gradient is the same function.
 // Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, "Dropout: a simple way to prevent neural networks from
 // overfitting", 2014.
 #pragma once
@@ -30,7 +30,7 @@ inline constexpr Signature kDropoutAdd{
 Operator dropout_add();
 FUSEDOPS_CUDA_KERNEL Status dropout_add_cuda(const Call& call);
 
-// What a call of an operator with these names drops.
+// The dropout of a call whose operator has these names.
 template <const Signature& kOp>
 Dropout dropout_of(const Call& call) {
   return Dropout(call, input_of(kOp, "seed"), call.attributes[attribute_of<double>(kOp, "rate")]);

@@ -31,8 +31,8 @@ const std::vector<double>& coefficients_of(const Attributes& attributes) {
   return attributes[attribute_of<std::vector<double>>(kOp, "coefficients")];
 }
 
-// The number of coefficients is part of the type: a run-time count would cost more than memory leaves time for, and
-// padding with zeros would turn an infinite x into NaN.
+// The number of coefficients is part of the type. A run-time count would make the kernel compute-bound, and zero
+// padding would turn an infinite x into NaN.
 template <int kCount>
 struct Polynomial {
   double coefficients[kCount];
@@ -78,7 +78,7 @@ Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
   return Status::error("fusedops: no polynomial has ", std::to_string(coefficients.size()), " coefficients");
 }
 
-// The coefficients of the derivative: [c1, 2 c2, ...]; those of a constant are [0].
+// The coefficients of the derivative: [c1, 2 c2, ...], or [0] for a constant.
 std::vector<double> derivative(const std::vector<double>& coefficients);
 
 Operator polynomial_activation();

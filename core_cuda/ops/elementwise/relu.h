@@ -1,4 +1,4 @@
-// relu: y = max(x, 0). A NaN stays NaN, and lets its gradient pass; the gradient at 0 is 0.
+// relu: y = max(x, 0). NaN is propagated, and its gradient passes; the gradient at 0 is 0.
 #pragma once
 
 #include "core/common/numeric.h"
@@ -28,7 +28,7 @@ inline constexpr Signature kReluBackward{
     .axes = {{"..., ... -> ..."}},
 };
 
-// From y rather than x: the next layer keeps y anyway, so that x can be freed.
+// Computed from y instead of x: the next layer saves y anyway, so x can be freed.
 struct ReluBackward {
   template <class T>
   FUSEDOPS_HD auto prepared() const {

@@ -1,7 +1,7 @@
-// The rules, the CPU kernels and the derivatives of both norms.
+// Rules, CPU kernels and derivatives of both norms.
 //
-// Limit: memory bandwidth. Rows go to threads; a row comes from memory once, and from the first-level cache for each
-// further pass over it.
+// Limit: memory bandwidth. Threads take rows. A row is read from memory once, and from the L1 cache in each further
+// pass.
 #include "ops/normalization/norm.h"
 
 #include <cmath>
@@ -22,7 +22,7 @@ Status forward_rule(Rule& rule) {
   constexpr Float8Places kFloat8 = float8_places(kOp);
   FUSEDOPS_TRY(rule.has_rows(kX));
   if constexpr (kResidual != kNowhere) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
-  FUSEDOPS_TRY(rule.has_rows(kX));  // again, with what the residual says of x
+  FUSEDOPS_TRY(rule.has_rows(kX));  // again: the residual may refine x's shape
   FUSEDOPS_TRY(rule.per_column(input_of(kOp, "weight"), kX));
   if constexpr (kBias != kNowhere) FUSEDOPS_TRY(rule.per_column(kBias, kX));
   if constexpr (kSeed != kNowhere) FUSEDOPS_TRY(check_dropout(rule, kSeed, attribute_of<double>(kOp, "dropout")));
@@ -44,7 +44,7 @@ Status backward_rule(Rule& rule) {
   const auto is_wanted = [&](AttributePlace<bool> need) { return rule.attributes[need]; };
   FUSEDOPS_TRY(rule.has_rows(kX));
   FUSEDOPS_TRY(rule.same_as(input_of(kOp, "dy"), kX));
-  FUSEDOPS_TRY(rule.has_rows(kX));  // again, with what dy says of x
+  FUSEDOPS_TRY(rule.has_rows(kX));  // again: dy may refine x's shape
   FUSEDOPS_TRY(rule.per_column(kWeight, kX));
   if constexpr (kBias != kNowhere) FUSEDOPS_TRY(rule.per_column(kBias, kX));
   if constexpr (kMean != kNowhere) FUSEDOPS_TRY(rule.per_row(kMean, kX));
@@ -64,11 +64,11 @@ Status backward_rule(Rule& rule) {
 
 using cpu::kBlock;
 
-// 16-bit rows of at most this length are widened once, for all passes over them.
+// 16-bit rows up to this length are widened once for all passes.
 constexpr int64_t kWideRow = 4096;
 
-// The sum of body(start, n, row...) over the blocks of some rows of the same length: body gets n elements of each row,
-// from `start` on, in the compute type A.
+// The sum of body(start, n, row...) over the blocks of rows of equal length. body gets n elements of each row, from
+// `start` on, in the compute type A.
 template <class A, class Sum, class Body, class... Rows>
 Sum sum_of_blocks(int64_t cols, Body body, const Rows*... rows) {
   return cpu::pairwise_blocks<Sum>(0, (cols + kBlock - 1) / kBlock, [&](int64_t block) {
@@ -94,8 +94,8 @@ Moments<A> rms_of(const T* row, int64_t cols, double eps) {
   return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
 }
 
-// Two passes, for a variance without cancellation. The deviations from the mean, which was rounded, have a mean of
-// their own: added to it, it makes the mean of equal numbers exact.
+// Two passes avoid cancellation in the variance. The mean of the deviations from the rounded mean is added to it, which
+// makes the mean of equal numbers exact.
 template <class T, class A = compute_t<T>>
 Moments<A> moments_of(const T* row, int64_t cols, double eps) {
   const auto sum = [](int64_t, int64_t n, const A* x) {
@@ -117,8 +117,8 @@ auto moments(const T* row, int64_t cols, double eps, bool centered) {
   return centered ? moments_of(row, cols, eps) : rms_of(row, cols, eps);
 }
 
-// The kernels read weight + offset, and bias, as numbers of the compute dtype: the parameter itself, or a copy in the
-// workspace if it is narrower or has an offset, or is an absent weight.
+// Kernels read weight + offset and bias in the compute dtype. True if that needs a copy in the workspace: for a
+// narrower parameter, an offset, or an absent weight.
 bool is_copied(const View* parameter, double offset, DType dtype) {
   return !parameter || offset != 0 || parameter->dtype != compute_dtype(dtype);
 }
@@ -142,7 +142,7 @@ size_t forward_workspace(const Call& call) {
   return (bytes + kLargestBytes - 1) / kLargestBytes * kLargestBytes + kLargest;
 }
 
-// factor: weight + offset. shift: the bias, or null. float8: where the result goes if it has 8 bits, else null.
+// factor: weight + offset. shift: the bias, or null. float8: the destination of an 8-bit result, else null.
 template <class T, class A = compute_t<T>>
 void forward(const NormForward<T>& norm, const A* factor, const A* shift, bool centered, const Context& context,
              const Float8Result<A>* float8 = nullptr) {
@@ -226,11 +226,11 @@ Status forward_cpu(const Call& call) {
 template <class A>
 struct RowOfSlab {
   A mean, rstd;
-  A *dweight, *dbias;  // sums of the slab
+  A *dweight, *dbias;  // sums of the row chunk
 };
 
-// In one pass over n elements from `start` on: adds the row's terms to the sums of its slab, and returns the sums of
-// wdy * xhat and of wdy. Each of these alone would have the same bits.
+// One pass over n elements from `start` on. Adds the row's terms to the sums of its chunk, and returns the sums of wdy
+// * xhat and of wdy. Each sum has the same bits as if it were computed alone.
 template <bool kWeight, bool kBias, class A>
 cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
                               const A* factor) {
@@ -307,7 +307,7 @@ Status backward_cpu(const Call& call) {
   });
 }
 
-// After the partial sums, the CPU keeps its copy of weight + offset where CUDA keeps sums over rows.
+// The CPU stores its copy of weight + offset after the partial sums, in place of CUDA's sums over rows.
 template <const Signature& kOp>
 size_t backward_workspace(const Call& call) {
   const View &x = *call.inputs[input_of(kOp, "x")], *weight = call.inputs[input_of(kOp, "weight")];
@@ -338,7 +338,7 @@ Operator backward_operator(Kernel cuda) {
           {.rule = backward_rule<kOp>, .workspace = backward_workspace<kOp>, .cpu = backward_cpu<kOp>, .cuda = cuda}};
 }
 
-// The derivative of a norm of a sum. `step` is the backward operator's without a seed, where x and the residual have
+// The derivative of a norm of a sum. `step` calls the backward operator without a seed, where x and the residual have
 // the same gradient.
 std::vector<Step> derivative_of_sum(Step step) {
   step.gradients.insert(step.gradients.begin(), {{"x", "dx"}, {"residual", "dx"}});

@@ -1,12 +1,12 @@
-// RMSNorm and LayerNorm, over the last dimension: their signatures, and their calls for the CPU and the CUDA kernels.
+// RMSNorm and LayerNorm, over the last dimension: signatures and calls.
 //
 //   forward    y = (x - mean) * rstd * (weight + weight_offset) + bias     RMSNorm: mean 0, no bias
 //              rstd = rsqrt(mean((x - mean)²) + eps)     LayerNorm: weight_offset 0
 //   backward   dx = rstd * (wdy - mean(wdy) - xhat * mean(wdy * xhat)) + ds     RMSNorm: without mean(wdy)
 //              dweight = sum over rows of dy * xhat,  dbias = sum over rows of dy
 //
-// where xhat = (x - mean) * rstd and wdy = dy * (weight + weight_offset). With a residual, x stands for s = x +
-// residual, rounded. With a seed it stands for s = dropout(x) + residual: dx is the gradient of the residual, and
+// where xhat = (x - mean) * rstd and wdy = dy * (weight + weight_offset). With a residual, x is replaced by s = x +
+// residual, rounded; with a seed, by s = dropout(x) + residual. dx is then the gradient of the residual, and
 // dropped_dx = dropout(dx) that of x.
 //
 // Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019; Ba, Kiros and Hinton, "Layer Normalization", 2016.
@@ -133,7 +133,7 @@ FUSEDOPS_CUDA_KERNEL Status add_layer_norm_cuda(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status layer_norm_float8_cuda(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status layer_norm_backward_cuda(const Call& call);
 
-// Calls with a seed.
+// Kernels for calls with a seed.
 Status add_rms_norm_dropout_cuda(const Call& call);
 Status rms_norm_dropout_backward_cuda(const Call& call);
 Status add_layer_norm_dropout_cuda(const Call& call);
@@ -143,7 +143,7 @@ Status layer_norm_dropout_backward_cuda(const Call& call);
 template <const Signature& kOp>
 inline constexpr bool kIsCentered = find_input(kOp, "bias") != kNowhere;
 
-// The distance between the rows of an input; 0 if it is absent.
+// The row stride of an input; 0 if it is absent.
 inline int64_t row_stride(const Call& call, int input) {
   const View* view = call.find(input);
   return view ? as_rows(*view).stride : 0;
@@ -156,13 +156,13 @@ struct NormForward {
   int64_t x_stride;
   const T* residual;  // null: none, and s is x itself
   int64_t residual_stride;
-  DropoutAdd added;        // what s is of x and the residual, unless there is no seed, and s is their sum
+  DropoutAdd added;        // computes s from x and the residual; without a seed s is their sum
   Parameter weight, bias;  // absent: as if weight + offset were 1 and bias 0
   double offset;
   double eps;
-  T* y;                // in 8 bits: the kernels have a Float8Result beside this
+  T* y;                // unused for 8-bit results: see Float8Result
   T* s;                // rounded; what is normalized
-  compute_t<T>* mean;  // null: RMSNorm, or nobody reads the statistics
+  compute_t<T>* mean;  // null: RMSNorm, or the statistics are not needed
   compute_t<T>* rstd;
 };
 
@@ -213,7 +213,7 @@ struct NormBackward {
   bool need_dweight, need_dbias;
   View dweight, dbias;
   Slabs slabs;
-  compute_t<T>* partials;  // [slabs][cols] for dweight if that is needed, then the same for dbias
+  compute_t<T>* partials;  // [chunks][cols] for dweight if it is needed, then the same for dbias
   compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
 };
 

@@ -1,8 +1,8 @@
 // The backward of both norms: dx row by row, and the gradients of weight and bias, in one pass over dy and x.
 //
-// Limit: memory bandwidth; two tensors are read and one is written. A block has a slab of rows, keeps the
-// sums of its columns in registers, and each thread prefetches its elements of the rows to come. The slabs' sums are
-// added by a second, small kernel, in a fixed order. The forward's statistics save another pass over x.
+// Limit: memory bandwidth; two tensors are read and one is written. A block processes a row chunk and accumulates its
+// column sums in registers, while each thread prefetches its elements of the next rows. A second, small kernel adds the
+// chunks' sums in a fixed order. The forward's statistics save another pass over x.
 #pragma once
 
 #include "core/cuda/prefetch.cuh"
@@ -14,15 +14,15 @@
 
 namespace fusedops::cuda {
 
-// One block has a multiprocessor to itself: 128 registers a thread hold 16 sums per parameter (8 in float64) beside the
-// rows, and its shared memory holds the rows of the steps to come.
+// One block per multiprocessor: 128 registers a thread hold 16 sums per parameter (8 in float64) besides the rows, and
+// shared memory holds the rows of the next steps.
 inline constexpr int kNormBackwardThreads = 512;
 template <class T>
 inline constexpr int kNormBackwardPacks = sizeof(T) == 2 ? 2 : 4;
-// Rows that a thread takes in a step: two of 16 bits, which share the latency of a sum.
+// Rows per thread and step: two 16-bit rows share the latency of a reduction.
 template <class T>
 inline constexpr int kNormBackwardDepth = sizeof(T) == 2 ? 2 : 1;
-// Steps that are prefetched: 128 or 192 KiB.
+// Prefetched steps: 128 or 192 KiB.
 template <class T>
 constexpr int norm_backward_stages(int tensors) {
   return sizeof(T) == 2 && tensors == 2 ? 3 : 2;
@@ -33,17 +33,17 @@ RowGroups norm_backward_groups(int64_t cols) {
   return row_groups<T, kNormBackwardPacks<T>>(cols, kNormBackwardThreads, kNormBackwardThreads);
 }
 
-// How the work is cut into tiles: a slab of rows by some columns, which are the whole row unless that is too long for
-// the threads of a block.
+// The partition into tiles: a row chunk by columns. A tile has whole rows unless they are too long for the threads of a
+// block.
 struct NormBackwardPlan {
   RowGroups groups;
-  int step_rows;  // rows of a step: side by side, and the depth of each thread
+  int step_rows;  // rows per step: rows side by side, times the depth of each thread
   Slabs slabs;
-  int64_t column_tiles;  // of a row
-  int steps;             // in which a block walks a slab
+  int64_t column_tiles;  // per row
+  int steps;             // steps of a block through a chunk
 };
 
-// A tile, as a block walks it.
+// A tile and the walk through it.
 struct NormTile {
   template <class T>
   __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t index)
@@ -57,7 +57,6 @@ struct NormTile {
   int columns;
 };
 
-// The statistics of a row.
 template <bool kCentered, class A>
 struct NormStatistics {
   A mean = 0, rstd = 0;
@@ -71,11 +70,12 @@ struct NormStatistics {
   __device__ A xhat(A x) const { return product(kCentered ? x - mean : x, rstd); }
 };
 
-// The sums over a row: of wdy * xhat, and of wdy, which RMSNorm does not need.
+// The number of sums over a row: wdy * xhat, and wdy for LayerNorm.
 template <bool kCentered>
 inline constexpr int kNormSums = kCentered ? 2 : 1;
 
-// `count`: how many elements of the pack exist; in an aligned row all or none. Others must not contribute 0 * inf.
+// `count`: the number of valid elements of the pack; in an aligned row all or none. Invalid ones must not contribute 0
+// * inf.
 template <bool kAligned, bool kCentered, class T, class A, class Weight>
 __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>& x, const Weight& weight,
                                                const NormStatistics<kCentered, A>& row, int64_t count) {
@@ -120,12 +120,13 @@ class NormBackwardBlock {
       if (norm_.need_dweight) store_sums(tile, dweight_, norm_.partials);
       if (kCentered && norm_.need_dbias)
         store_sums(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
-      __syncthreads();  // an odd number of steps: the next slab's first sum takes the scratch of this one's last
+      // after an odd number of steps the next chunk's first reduction reuses the scratch of the last one
+      __syncthreads();
     }
   }
 
  private:
-  // The rows of the slabs alternate: what all blocks read at a time lies together in memory.
+  // The rows of the chunks alternate, so that the rows that all blocks read at a time are contiguous.
   __device__ int64_t row_step() const { return plan_.slabs.count * plan_.step_rows; }
 
   __device__ void load_weight(const NormTile& tile) {
@@ -145,7 +146,7 @@ class NormBackwardBlock {
   __device__ int64_t row_at(int64_t first, int d) const { return first + place_at(d); }
   __device__ int place_at(int d) const { return d * plan_.groups.rows_per_block + static_cast<int>(me_.row); }
 
-  // Where pack p of row d of a step lies, in the order dy, x, ds.
+  // The index of pack p of row d of a step, in the order dy, x, ds.
   static __device__ int place(int tensor, int d, int p) { return (d * kPacks + p) * kTensors + tensor; }
 
   __device__ void prefetch(const NormTile& tile, int step) const {
@@ -172,8 +173,8 @@ class NormBackwardBlock {
     }
   }
 
-  // The rows of one step: their sums, then dx and their terms of the columns' sums. Elements are read from shared
-  // memory twice rather than held in registers.
+  // The rows of one step: their sums, then dx and their terms of the column sums. Elements are read twice from shared
+  // memory instead of being held in registers.
   __device__ void process(const NormTile& tile, int step) {
     const int64_t first = tile.row + step * row_step();
     const auto load = [&](int tensor, const T* data, int64_t stride, int d, int p) {
@@ -185,7 +186,7 @@ class NormBackwardBlock {
     Statistics statistics[kDepth];
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) statistics[d] = next_[d];
-    load_statistics(tile, first + row_step());  // a step ahead
+    load_statistics(tile, first + row_step());  // one step ahead
 
     Sums<A, kDepth * kSums> sums;
     if (plan_.column_tiles == 1) {
@@ -252,7 +253,7 @@ class NormBackwardBlock {
     prefetch(tile, step + kStages);
   }
 
-  // Writes the columns' sums of a slab, after adding those of rows side by side, and resets them.
+  // Stores the column sums of a chunk, after adding those of rows side by side, and resets them.
   __device__ void store_sums(const NormTile& tile, A (&sums)[kPacks][kPack], A* partials) {
     const int side_by_side = plan_.groups.rows_per_block, width = plan_.groups.tile;
     partials += tile.slab * norm_.cols + tile.column;
@@ -293,11 +294,11 @@ class NormBackwardBlock {
   const NormBackward<T>& norm_;
   const NormBackwardPlan& plan_;
   const Rows staged_;
-  A* side_sums_;          // of the columns, for rows side by side
-  const RowThread<> me_;  // me_.row: of the rows side by side
+  A* side_sums_;          // column sums of rows side by side
+  const RowThread<> me_;  // me_.row: index among the rows side by side
   const A inverse_size_;
   Statistics next_[kDepth];
-  HeldParameter<kAligned, kMixed || !kCentered, T> weight_[kPacks];  // with the offset of RMSNorm
+  HeldParameter<kAligned, kMixed || !kCentered, T> weight_[kPacks];  // includes the offset of RMSNorm
   A dweight_[kPacks][kPack] = {}, dbias_[kPacks][kPack] = {};
 };
 
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
       .run();
 }
 
-// The sums of rows that are too long for a block to hold. The rows are read here, and again by norm_backward_kernel.
+// The sums of rows too long for a block to hold. norm_backward_kernel reads the rows again.
 template <bool kAligned, bool kCentered, class T>
 __global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBackward<T> norm, RowGroups groups) {
   using A = compute_t<T>;
@@ -348,7 +349,7 @@ Status launch_norm_backward_kernel(const NormBackward<T>& norm, const Context& c
                                   ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
                                   : 0;
   const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + side_sums_bytes;
-  if constexpr (kAligned)  // GPUs other than 9.0 and 10.0 have less: the same bits, without prefetching
+  if constexpr (kAligned)  // other GPUs than 9.0 and 10.0 have less shared memory: the same bits, without prefetching
     if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
       return launch_norm_backward_kernel<false, kCentered, kDropout, true, kTensors>(norm, context);
   if (plan.column_tiles > 1)

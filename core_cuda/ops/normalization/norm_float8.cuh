@@ -1,7 +1,7 @@
-// Both norms with a result in 8 bits: the rows of norm_forward.cuh, which end in quantize_row().
+// Both norms with 8-bit results: the rows of norm_forward.cuh, followed by quantize_row().
 //
-// Aligned rows that registers hold have kernels of their own, with parameters of x's dtype or with any; every other row
-// is read tile by tile, an element at a time, for each sum and for the result.
+// Aligned rows that registers hold have specialized kernels, with parameters of x's dtype or of any. All other rows are
+// read tile by tile, one element at a time, for each sum and for the result.
 #pragma once
 
 #include "core/cuda/float8.cuh"
@@ -9,7 +9,7 @@
 
 namespace fusedops::cuda {
 
-// kPlain: the parameters are there, in x's dtype of 16 bits.
+// kPlain: the parameters are given in x's 16-bit dtype.
 template <bool kAligned, bool kCentered, bool kPlain, RowVariant kVariant, int kThreads, class T>
 class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, !kPlain, kVariant, kThreads, T> {
   using Base = NormRow<kAligned, kCentered, false, !kPlain, kVariant, kThreads, T>;
@@ -19,26 +19,26 @@ class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, !k
  public:
   using typename Base::A;
 
-  // Float8Result<A> beside what NormRow takes.
+  // Arguments: a Float8Result<A>, then those of NormRow.
   template <class... Arguments>
   __device__ NormFloat8Row(const Float8Result<A>& out, const Arguments&... arguments) : Base(arguments...), out_(out) {}
 
-  // Brings a later row into the L2 cache, which takes no register, and so keeps memory busy while the blocks sum and
-  // compute. A thread's packs are 64 bytes: every other one asks for a line of 128.
+  // Prefetches a later row into the L2 cache, which takes no register and keeps memory busy while the blocks compute. A
+  // thread's packs are 64 bytes, so every other thread prefetches a line of 128.
   __device__ void prefetch_later(int rows) const {
     const int64_t row = me_.row + (out_.is_second() ? -rows : rows), column = me_.index * (kPacks * kPack);
     if (row < 0 || row >= norm_.rows || me_.index % 2 != 0 || column >= norm_.cols) return;
     asm volatile("prefetch.global.L2 [%0];" ::"l"(norm_.x + row * norm_.x_stride + column));
   }
 
-  // The rest of the work, once the row is loaded. of_row(sum) turns the sum in this block into that over the row, and
-  // max_of_row the largest value.
+  // Processes a row after load(). of_row(sum) reduces the block's sum to that of the whole row, and max_of_row the
+  // largest value.
   template <class OfRow, class MaxOfRow>
   __device__ void quantize(A (&scratch)[3][32], A inverse_size, OfRow of_row, MaxOfRow max_of_row) {
     quantize_tiles([](auto body) { body(0, [] {}); }, scratch, inverse_size, of_row, max_of_row);
   }
 
-  // All of the work for a row that is not held.
+  // Processes a row that is not held.
   template <class OfRow, class MaxOfRow>
   __device__ void quantize_long(const RowGroups& groups, A (&scratch)[3][32], A inverse_size, OfRow of_row,
                                 MaxOfRow max_of_row) {
@@ -84,7 +84,7 @@ class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, !k
     }
   }
 
-  // All parameters are loaded at once: behind branches, each pack would wait for its own.
+  // Loads all parameters together: behind branches, each pack would wait for its own.
   __device__ void compute_plain(A mean, A rstd, A offset, A (&y)[kPacks][kPack]) {
     Pack<T> weights[kPacks], biases[kPacks];
     const T* weight_row = static_cast<const T*>(norm_.weight.data) + me_.template at<T>(0);
@@ -111,7 +111,7 @@ class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, !k
     }
   }
 
-  // Two elements at once: only negative zeros change.
+  // Two elements at a time; only negative zeros change.
   static __device__ void add_zero(Pack<T>& pack) {
     using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
     Pair* pairs = reinterpret_cast<Pair*>(&pack);
@@ -142,7 +142,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     if constexpr (kThreads >= kLeastBlockThreads) me.row = block, me.index = threadIdx.x;  // uniform to the compiler
     Row row(out, norm, me, norm.cols);
     row.load();
-    if (!norm.residual) row.prefetch_later(rows_at_once);  // with one, there is less to compute for each byte
+    if (!norm.residual) row.prefetch_later(rows_at_once);  // a residual leaves less to compute per byte
     const auto itself = [](A value) { return value; };
     row.quantize(scratch, inverse_size, itself, itself);
   } else {
@@ -157,7 +157,8 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
       Row row(out, norm, me, groups.end(norm.cols), groups.rank() == 0);
       row.prefetch_parameters();
       cluster.each_row<kAligned>(me, norm.rows, row, [&] {
-        asm volatile("" : "+r"(me.index));  // else the parameters are kept for all rows, in the registers of the values
+        // else the parameters of all rows are hoisted into the registers of the values
+        asm volatile("" : "+r"(me.index));
         row.quantize(scratch, inverse_size, sum_of_row, max_of_row);
       });
     } else {
@@ -168,7 +169,8 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   }
 }
 
-// For rows that are held. For many, kernels that know the number of threads of a row, for the lengths that models have.
+// Kernels for held rows. With many rows, the number of threads per row is a compile-time constant for the lengths of
+// common models.
 template <bool kCentered, bool kPlain, class T>
 auto norm_float8_kernel_for(const RowGroups& groups) {
   constexpr RowVariant kMany = RowVariant::many;
@@ -183,12 +185,12 @@ auto norm_float8_kernel_for(const RowGroups& groups) {
 template <bool kCentered, class T>
 Status norm_float8_pass(const NormForward<T>& norm, const Float8Result<compute_t<T>>& out, const Context& context) {
   using A = compute_t<T>;
-  constexpr bool kFast = sizeof(T) <= 4;  // float64 is not worth kernels of its own
+  constexpr bool kFast = sizeof(T) <= 4;  // float64 has no specialized kernels
   const bool aligned = kFast && are_rows_aligned(norm.cols, norm.x, norm.x_stride) &&
                        are_rows_aligned(norm.cols, norm.residual, norm.residual_stride) && is_aligned(out.y) &&
                        is_aligned(norm.s) && is_aligned(norm.weight.data) && is_aligned(norm.bias.data);
   const auto run = [&](auto kernel, Grid grid, const RowGroups& groups) {
-    grid.blocks = std::max<int64_t>(grid.blocks, groups.cluster);  // a tensor without elements has a scale, too
+    grid.blocks = std::max<int64_t>(grid.blocks, groups.cluster);  // an empty tensor has a scale, too
     const int blocks_at_once = device_attribute(cudaDevAttrMultiProcessorCount) * 2 * kRowThreads / grid.threads;
     return launch(context, kernel, grid, norm, out, groups, A(1) / static_cast<A>(norm.cols),
                   blocks_at_once * groups.rows_per_block);
@@ -196,7 +198,7 @@ Status norm_float8_pass(const NormForward<T>& norm, const Float8Result<compute_t
   const auto tiles = norm_float8_kernel<false, kCentered, false, RowVariant::tiles, 0, T>;
   const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::tiles)>(norm.cols, kRowThreads, tiles, kScaleBlock);
   if constexpr (kFast) {
-    // Rows of 4 bytes leave time to wait for their parameters.
+    // Rows with a residual (4 bytes per element) leave time to wait for the parameters.
     const auto is_plain = [](const Parameter& parameter) { return parameter.data && !parameter.is_f32; };
     const bool plain = is_plain(norm.weight) && (!kCentered || is_plain(norm.bias));
     if (aligned && groups.holds(norm.cols)) {
@@ -218,7 +220,7 @@ Status norm_float8(const Call& call) {
     NormForward<T> norm = norm_forward_of<kOp, T>(call);
     const Float8Result<compute_t<T>> result(call, float8_places(kOp), norm.cols, call.workspace);
     return quantize(call.context, result, [&](const Float8Result<compute_t<T>>& pass, bool is_last) {
-      // The first of two passes has written the sum: the second has nothing to add.
+      // The first of two passes has stored the sum, so the second adds nothing.
       if (is_last && result.is_of_all() && norm.residual)
         norm.x = norm.s, norm.x_stride = norm.cols, norm.residual = nullptr;
       return norm_float8_pass<kIsCentered<kOp>>(norm, pass, call.context);

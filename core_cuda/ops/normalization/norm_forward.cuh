@@ -1,8 +1,8 @@
-// The forward of both norms, with and without a residual added first.
+// The forward of both norms, with and without an added residual.
 //
-// Limit: memory bandwidth, and for 16-bit rows not far from it the rate of instructions: about 27 per element take as
-// long as its bytes. Every element is read once, held in registers while its row is summed, and written once; a row
-// that neither a block nor a cluster holds is read for each sum and for the result.
+// Limit: memory bandwidth, closely followed by the instruction rate for 16-bit rows: about 27 instructions per element
+// take as long as its bytes. Every element is read once, held in registers while its row is reduced, and written once.
+// A row that neither a block nor a cluster holds is read for each sum and for the result.
 #pragma once
 
 #include "core/cuda/random_words.cuh"
@@ -16,7 +16,7 @@ template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, RowVariant 
 class NormRow {
  public:
   using A = compute_t<T>;
-  // The type of a column: 64 bits take twice the instructions.
+  // The type of a column: 64-bit columns take twice the instructions.
   using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
   static constexpr int kPacks = packs_of(kVariant), kPack = kPackSize<T>;
   using Partial = Sums<A, kPacks / 2>;  // pack p belongs to half p % 2 of a thread: see RowThread::half()
@@ -28,7 +28,7 @@ class NormRow {
         is_first_block_(is_first_block),
         columns_((me.row < norm.rows ? static_cast<Index>(end) : 0) - me.template at<T>(0)) {}
 
-  // x, or x or dropout(x) + residual, rounded to x's dtype; zeros past the end of the row.
+  // x or dropout(x), plus the residual, rounded to x's dtype; zeros past the end of the row.
   __device__ void load(Index tile = 0) {
     load_rows(x_, norm_.x, norm_.x_stride, tile);
     if (!norm_.residual) return;
@@ -37,7 +37,7 @@ class NormRow {
     add_residual(residual, tile);
   }
 
-  // The same in two parts, the first of them early: for RowCluster::each_row.
+  // load() in two parts, for RowCluster::each_row.
   __device__ void prefetch(int64_t row) const {
     prefetch_tensor(0, norm_.x + row * norm_.x_stride);
     if (norm_.residual) prefetch_tensor(1, norm_.residual + row * norm_.residual_stride);
@@ -57,7 +57,7 @@ class NormRow {
     each(0, [&](int p, Index at, Index count) { load_parameters(p, at, count); });
   }
 
-  // Into the L2 cache, which takes no register: with few rows, each pack would wait for memory otherwise.
+  // Prefetches into the L2 cache, which takes no register. With few rows, each pack would otherwise wait for memory.
   __device__ void prefetch_parameters() const {
     each(0, [&](int, Index at, Index count) {
       if (count <= 0) return;
@@ -67,7 +67,7 @@ class NormRow {
     });
   }
 
-  // The rest of the work, once the row is loaded. of_row(sum) turns the sum in this block into that over the row.
+  // Processes a row after load(). of_row(sum) reduces the block's sum to that of the whole row.
   template <class OfRow>
   __device__ void normalize(A (&scratch)[2][32], A inverse_size, OfRow of_row) {
     normalize_tiles(
@@ -75,7 +75,7 @@ class NormRow {
         [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); }, stored());
   }
 
-  // All of the work for a row that is not held: tile by tile, in each pass.
+  // Processes a row that is not held, tile by tile in each pass.
   template <class OfRow>
   __device__ void normalize_long(const RowGroups& groups, A (&scratch)[2][32], A inverse_size, OfRow of_row) {
     normalize_tiles(
@@ -107,7 +107,7 @@ class NormRow {
     }
   }
 
-  // What was prefetched of x, and of the residual.
+  // Prefetched data of x (0) and of the residual (1).
   static __device__ NextRow<T, kPacks> next_row(int tensor) {
     extern __shared__ int4 next_rows_memory[];
     return NextRow<T, kPacks>(next_rows_memory + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4));
@@ -125,7 +125,7 @@ class NormRow {
   }
 
   // for_tiles calls a body with the start of each tile and a function that loads it; sum returns the first or the
-  // second sum over the row; finish(for_tiles, mean, rstd) does what is left.
+  // second sum over the row; finish(for_tiles, mean, rstd) stores the results.
   template <class ForTiles, class Sum, class Finish>
   __device__ void normalize_tiles(A inverse_size, ForTiles for_tiles, Sum sum, Finish finish) {
     Partial total, squares;
@@ -141,7 +141,7 @@ class NormRow {
     if constexpr (kCentered) {
       mean = sum(total, 0) / static_cast<A>(norm_.cols);  // exact for a row of equal numbers
 
-      for_tiles([&](Index tile, auto load) {  // around the mean: nothing cancels
+      for_tiles([&](Index tile, auto load) {  // deviations from the mean do not cancel
         load();
         add(squares, tile, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
       });
@@ -151,7 +151,7 @@ class NormRow {
     finish(for_tiles, mean, rstd);
   }
 
-  // The result in x's dtype, and the statistics.
+  // Stores the result in x's dtype, and the statistics.
   __device__ auto stored() {
     return [this](auto for_tiles, A mean, A rstd) {
       for_tiles([&](Index tile, auto load) {
@@ -165,8 +165,8 @@ class NormRow {
     };
   }
 
-  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack; behind it
-  // are zeros.
+  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack, followed by
+  // zeros.
   template <class Accumulate>
   __device__ void add(Partial& sums, Index tile, Accumulate accumulate) {
     each(tile, [&](int p, Index, Index count) {
@@ -222,7 +222,7 @@ class NormRow {
     each(tile, [&](int p, Index at, Index count) { store_row_pack<kAligned>(packs[p], row + at, count); });
   }
 
-  // body(p, its place, columns from there on) for this thread's packs. Places count from the thread's first column.
+  // Calls body(p, column, columns from there on) for this thread's packs. Columns count from the thread's first one.
   template <class Body>
   __device__ void each(Index tile, Body body) const {
 #pragma unroll
@@ -234,14 +234,14 @@ class NormRow {
 
   const NormForward<T>& norm_;
   const RowThread<kThreads>& me_;
-  const bool is_first_block_;  // among the blocks that share the row
+  const bool is_first_block_;  // of the blocks that share the row
   const Index columns_;        // from the thread's first one on; none past the last row
   Pack<T> x_[kPacks];
   HeldParameter<kAligned, kMixed, T> weight_[kPacks], bias_[kPacks];
 };
 
-// Four blocks of 256 threads, or two of 512, share a multiprocessor at 64 registers a thread; 1024 threads of a block
-// have 64. Misaligned rows would spill.
+// Four blocks of 256 threads, or two of 512, fit on a multiprocessor at 64 registers a thread; a block of 1024 threads
+// also has 64. Unaligned rows would spill.
 template <bool kAligned, RowVariant kVariant>
 inline constexpr int kNormRegisters = kAligned || kVariant == RowVariant::few ? 64 : 80;
 
@@ -273,12 +273,14 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     const auto me = kVariant == RowVariant::few ? RowThread<kThreads>::half(groups) : RowThread<kThreads>(groups);
     Row row(norm, me, norm.cols);
     row.load();
-    if constexpr (kVariant == RowVariant::few) row.load_parameters();  // many rows have no registers for them so early
+    // variants for many rows lack registers for early parameters
+    if constexpr (kVariant == RowVariant::few) row.load_parameters();
     row.normalize(scratch, inverse_size, [](A sum) { return sum; });
   }
 }
 
-// For many aligned rows: kernels that know the number of threads of a row, for the lengths that models have.
+// Kernels for many aligned rows. The number of threads per row is a compile-time constant for the lengths of common
+// models.
 template <bool kCentered, bool kDropout, bool kMixed, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {
@@ -326,7 +328,7 @@ Status launch_norm_forward(const NormForward<T>& norm, const Context& context) {
   return run(norm_forward_kernel<true, kCentered, kDropout, false, kFew, 0, T>, with_half_the_packs(groups));
 }
 
-// kDropout: the call has a seed. Kernels with dropout are in files of their own, which are compiled beside the others.
+// kDropout: the call has a seed. Kernels with dropout are compiled in separate files, in parallel.
 template <const Signature& kOp, bool kDropout = false>
 Status norm_forward(const Call& call) {
   return dispatch(call.inputs[input_of(kOp, "x")]->dtype, [&](auto tag) {

@@ -46,14 +46,14 @@ Status adamw_rule(Rule& rule) {
   return {};
 }
 
-// What the factors take: one set of each parameter, or of all.
+// Workspace for the factors: one set per parameter, or one for all.
 size_t adamw_workspace(const Call& call) {
   const size_t sets = call.inputs[kStep] ? 1 : call.list(kParams).size();
   const bool wide = call.list(kParams)[0].dtype == DType::f64;
   return sets * (wide ? sizeof(AdamwFactors<double>) : sizeof(AdamwFactors<float>));
 }
 
-// The same for neighbours that have taken as many steps, which most have.
+// Neighbours that have taken the same number of steps share the computation; most have.
 template <class T>
 void compute_factors(const Call& call, const AdamwOptions& options) {
   auto* const factors = static_cast<AdamwFactors<compute_t<T>>*>(call.workspace);

@@ -7,13 +7,13 @@ namespace {
 
 constexpr int kStepsAtOnce = (kTableBytes - 128) / 8;
 
-// Where the steps of some parameters lie.
+// The addresses of the steps of some parameters.
 struct StepTable {
   float* steps[kStepsAtOnce];
 };
 
-// Before anything is updated: what follows from the steps that a parameter has taken, in double, by one thread each;
-// and one step more.
+// Launched before the update: one thread per parameter computes its step-dependent factors in double and increments its
+// step.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     adamw_factors_kernel(const __grid_constant__ StepTable table, int count,

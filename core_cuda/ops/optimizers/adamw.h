@@ -6,13 +6,15 @@
 //   m = beta1 · m + (1 - beta1) · g;  v = beta2 · v + (1 - beta2) · g²;  t = step + 1
 //   p = p - lr / (1 - beta1^t) · m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //
-// With max_exp_avg_sqs, AMSGrad (Reddi et al., "On the Convergence of Adam and Beyond", 2018): these become max(v), and
-// stand in v's place in the last line.
-// `epsilon_hat`: eps is the one that Kingma and Ba write with a hat, as in Keras, added to sqrt(v) itself.
-// All is computed in the compute dtype, and rounded once for each result; what follows from the step, in double, once.
-// Parameters of 16 bits may have states of float32, and `masters` of float32: these are updated, and params become
-// their rounded copies. `steps` has the steps that each parameter has taken, and is updated; or `step` has those of
-// all. If found_inf is not 0, nothing is written.
+// max_exp_avg_sqs: AMSGrad (Reddi et al., "On the Convergence of Adam and Beyond", 2018). They become max(v), which
+// replaces v in the last line.
+// epsilon_hat: eps is that of Kingma and Ba with a hat, added to sqrt(v) itself, as in Keras.
+// masters: float32 masters of 16-bit parameters. They are updated, and params become their rounded copies.
+// steps: the number of steps of each parameter, incremented; or `step` for all parameters.
+// found_inf: if it is not 0, nothing is written.
+//
+// Arithmetic is in the compute dtype and rounded once for each result; the powers of beta are computed in double.
+// 16-bit parameters may have float32 states.
 #pragma once
 
 #include <cmath>
@@ -37,7 +39,7 @@ inline constexpr Signature kAdamw{
                    {"maximize", Type::boolean, "false"}},
     .axes = {{"..., ..., ..., ..., ..., 1, ..., 1, 1, 1, 1, 1 ->"}}};
 
-// What holds for all elements of a parameter.
+// The factors of all elements of a parameter.
 template <class C>
 struct AdamwFactors {
   WeightedMean<C> decay;
@@ -64,7 +66,7 @@ struct AdamwOptions {
         decoupled(call.attributes[attribute_of<bool>(kAdamw, "decoupled")]),
         epsilon_hat(call.attributes[attribute_of<bool>(kAdamw, "epsilon_hat")]) {}
 
-  // Of the step behind `taken` others. T: the parameters' type.
+  // The factors of the step after `taken` others. T: the type of the parameters.
   template <class T>
   FUSEDOPS_HD AdamwFactors<compute_t<T>> factors(double taken) const {
     using C = compute_t<T>;
@@ -79,7 +81,7 @@ struct AdamwOptions {
   }
 };
 
-// As torch.maximum and tf.maximum: NaN, if one of the two is.
+// As torch.maximum and tf.maximum: NaN if one of the two is.
 template <class C>
 FUSEDOPS_HD C maximum(C a, C b) {
   return b > a || b != b ? b : a;
@@ -93,10 +95,10 @@ struct AdamwFunction {
   C added_decay;
   bool skipped;
 
-  // Without AMSGrad, v itself is `largest`.
+  // Without AMSGrad, `largest` is v.
   FUSEDOPS_HD C updated(C p, C g, C& m, C& v, C& largest) const {
     g *= factors.gradient;
-    if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
+    if (added_decay != 0) g = multiply_add(added_decay, p, g);  // without decay, 0 * p would be NaN for an infinite p
     p = factors.decay(p, 0);
     m = first(m, g);
     v = second(v, g * g);
@@ -126,7 +128,7 @@ struct AdamwUpdate {
   using Lists =
       decltype(std::tuple_cat(std::tuple<Parameters, Read<P>, Updated<S>, Updated<S>>(), Largest(), Masters()));
 
-  const AdamwFactors<C>* factors;  // of each place, or of all
+  const AdamwFactors<C>* factors;  // one per parameter, or one for all
   bool one_for_all;
   WeightedMean<C> first, second;
   C added_decay;

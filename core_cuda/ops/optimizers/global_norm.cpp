@@ -16,7 +16,7 @@ Status global_norm_rule(Rule& rule) {
   return {};
 }
 
-// A double of each chunk, which holds the chunk's sum.
+// Workspace: one double per chunk, for its sum.
 size_t global_norm_workspace(const Call& call) {
   int64_t chunks = 0;
   for (const View& tensor : call.list(kTensors)) chunks += chunks_of(tensor.numel());

@@ -6,8 +6,8 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// Neighbours that a thread adds: as many as a pack has of 16 bits, so that gradients have the same norm in float32 and
-// in 16 bits, and an optimizer with float32 masters clips as one over float32 does.
+// Elements that a thread adds: a pack of 16-bit elements. So gradients have the same norm in float32 and in 16 bits,
+// and an optimizer with float32 masters clips as one over float32 does.
 constexpr int kNeighbours = 8;
 
 template <class T, bool kAligned>
@@ -29,7 +29,7 @@ __device__ compute_t<T> thread_sum(const T* data, int n) {
   return sum;
 }
 
-// One sum for each chunk.
+// Computes one sum per chunk.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     sum_squares_kernel(const __grid_constant__ PlaceTable<1> table, double* sums) {

@@ -1,5 +1,5 @@
 // global_norm: the Euclidean norm of all elements of a list of tensors, in the compute dtype. Squares are added within
-// chunks in the compute dtype, and the chunks' sums in double, in an order that follows from the sizes alone.
+// chunks in the compute dtype, and the chunks' sums in double, in an order that depends on the sizes alone.
 #pragma once
 
 #include "core/common/lists.h"

@@ -1,5 +1,5 @@
-// What the optimizers' operators share: the gradient's factor and the learning rate, which are in the device's memory,
-// so that no step waits for the host; and rules.
+// Declarations shared by the optimizers: the gradient factor and the learning rate, read from device memory so that no
+// step synchronizes with the host, and rules.
 #pragma once
 
 #include <bit>
@@ -12,18 +12,18 @@
 
 namespace fusedops {
 
-// Inputs of the signatures in adamw.h and sgd.h, which describe them.
+// Inputs of the signatures in adamw.h and sgd.h.
 constexpr Input updated_list(const char* name) { return {.name = name, .kind = Kind::list, .updated = true}; }
 inline constexpr Input kGrads{"grads", Kind::list}, kLr{"lr", Kind::scalar};
 inline constexpr Input kGradScale{"grad_scale", Kind::optional}, kFoundInf{"found_inf", Kind::optional},
     kClip{"clip", Kind::optional};
 
-// What a call reads once besides lists: inputs of the same names, as the signatures in adamw.h and sgd.h describe them.
+// The scalars of a call, by the names in the signatures.
 struct StepScalars {
   Scalar lr, clip{.number = 1}, grad_scale{.number = 1}, found_inf;
   bool maximize = false;
 
-  // What each gradient is multiplied by.
+  // The factor of each gradient.
   template <class T>
   FUSEDOPS_HD compute_t<T> gradient_factor() const {
     const compute_t<T> factor = clip.get<T>() / grad_scale.get<T>();
@@ -36,7 +36,7 @@ struct StepScalars {
   }
 };
 
-// x, and in place of infinities the largest numbers: x - c * finite(x) stays infinite, where x - c * x would be NaN.
+// x, saturated to the largest finite numbers: x - c * finite(x) stays infinite, where x - c * x would be NaN.
 template <class C>
 FUSEDOPS_HD C finite(C x) {
   constexpr C kLargest = std::numeric_limits<C>::max();
@@ -44,15 +44,17 @@ FUSEDOPS_HD C finite(C x) {
   return x < -kLargest ? -kLargest : x;
 }
 
-// The weighted mean of two numbers, such as a moving average: weight_before · before + weight_now · now, where the
-// weights add up to 1. It starts from the number with the larger weight, as torch.lerp does: v + (1 - beta) · (g² - v)
-// cancels if beta is near 0, and g² + beta · (v - g²) if beta is near 1. An infinite start stays infinite.
+// The weighted mean of two numbers, such as a moving average: weight_before · before + weight_now · now, with weights
+// that add up to 1.
+//
+// It starts from the number with the larger weight, as torch.lerp does: v + (1 - beta) · (g² - v) cancels if beta is
+// near 0, and g² + beta · (v - g²) if beta is near 1. An infinite start stays infinite.
 template <class C>
 struct WeightedMean {
   using Bits = std::conditional_t<sizeof(C) == 8, uint64_t, uint32_t>;
 
-  C smaller;       // of the weights
-  Bits exchanged;  // all ones: `now` is the start. As a mask, since compilers do not vectorize a choice by a bool.
+  C smaller;       // the smaller weight
+  Bits exchanged;  // all ones: `now` is the start. A mask, since compilers do not vectorize a selection by a bool.
 
   WeightedMean() = default;
   FUSEDOPS_HD WeightedMean(double weight_before, double weight_now)
@@ -67,7 +69,7 @@ struct WeightedMean {
   }
 };
 
-// p · (1 - rate · weight_decay) as a mean of p and 0, which does not cancel where the product is near 1.
+// p · (1 - rate · weight_decay) as a mean of p and 0, which does not cancel if the product is near 1.
 template <class C>
 FUSEDOPS_HD WeightedMean<C> decay_of(double rate, double weight_decay) {
   return {1 - rate * weight_decay, rate * weight_decay};
@@ -85,14 +87,14 @@ StepScalars step_scalars(const Call& call) {
           call.attributes[attribute_of<bool>(kOp, "maximize")]};
 }
 
-// A list of states: shaped like the parameters, and of their dtype, or of float32 beside 16 bits.
+// A list of states: shaped like the parameters, of their dtype, or float32 with 16-bit parameters.
 inline Status check_state(Rule& rule, int state, int params) {
   FUSEDOPS_TRY(rule.same_shapes(state, params));
   const bool narrow = size_of(rule.inputs[params].dtype) == 2;
   return narrow ? rule.same_dtype_or_f32(state, params) : rule.same_dtype(state, params);
 }
 
-// Parameters, gradients and the scalars.
+// Checks parameters, gradients and scalars.
 template <const Signature& kOp>
 Status check_step(Rule& rule) {
   constexpr int kParams = input_of(kOp, "params"), kGrads = input_of(kOp, "grads");

@@ -35,13 +35,13 @@ template <class C>
 struct SgdFunction {
   WeightedMean<C> decay;
   C lr, added_decay, gradient;  // factors
-  C momentum, share;            // of the new gradient: 1 - dampening
+  C momentum, share;            // weight of the new gradient: 1 - dampening
   bool nesterov, first, velocity, skipped;
 
-  // The gradient with its decay. Decays p.
+  // Applies the decay: to p if decoupled, else to the returned gradient.
   FUSEDOPS_HD C decayed(C& p, C g) const {
     g *= gradient;
-    if (added_decay != 0) g = multiply_add(added_decay, p, g);  // or an infinite p times 0 would be NaN
+    if (added_decay != 0) g = multiply_add(added_decay, p, g);  // without decay, 0 * p would be NaN for an infinite p
     p = decay(p, 0);
     return g;
   }

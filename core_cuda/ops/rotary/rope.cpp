@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kX = input_of(kRope, "x"), kCos = input_of(kRope, "cos"), kSin = input_of(kRope, "sin");
 
-// Which dimension of x holds the positions, counted from its last; unknown (0) in a graph that does not know the rank.
+// Finds the dimension of x that holds the positions, counted from the last one; 0 (unknown) if the graph does not know
+// the rank.
 Status find_seq_dim(const Rule& rule, int* place) {
   const Shape& x = rule.inputs[kX];
   const int64_t given = rule.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
@@ -21,7 +22,7 @@ Status find_seq_dim(const Rule& rule, int* place) {
   return rule.must(kX, "have at least " + std::to_string(-from_last) + " dimensions", "shape " + rule.show(x));
 }
 
-// cos: [T, R/2] or [B, T, R/2], with T and B of x, R at most D.
+// Checks cos: [T, R/2] or [B, T, R/2], with T and B of x, R at most D.
 Status check_angles(Rule& rule, int place) {
   Shape &x = rule.inputs[kX], &cos = rule.inputs[kCos];
   if (!cos.ranked) return {};
@@ -49,12 +50,12 @@ Status rope_rule(Rule& rule) {
   FUSEDOPS_TRY(find_seq_dim(rule, &place));
   FUSEDOPS_TRY(check_angles(rule, place));
   FUSEDOPS_TRY(rule.same_as(kSin, kCos));
-  FUSEDOPS_TRY(check_angles(rule, place));  // again, with what sin says of cos
+  FUSEDOPS_TRY(check_angles(rule, place));  // again: sin may refine cos's shape
   rule.outputs[output_of(kRope, "y")] = x;
   return {};
 }
 
-// Products and sums are rounded one by one: a fused multiply-add would skip an overflow in one of the two products.
+// Products and sums round separately: a fused multiply-add would skip an overflow of one of the two products.
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #define FUSEDOPS_UNFUSED
@@ -72,7 +73,7 @@ FUSEDOPS_UNFUSED void rotate(int64_t n, const A* x1, const A* x2, const A* cos, 
   }
 }
 
-// Rotates the pairs of one row after the other, at most kBlock pairs at a time.
+// Rotates the pairs of consecutive rows, at most kBlock pairs at a time.
 template <class T, class Angle>
 class Rotator {
  public:
@@ -89,7 +90,7 @@ class Rotator {
       }
       call_.interleaved ? neighbours(n, x + 2 * start, y + 2 * start) : halves(n, x + start, y + start);
     }
-    angles_ = angles;  // heads of one position share them
+    angles_ = angles;  // shared by the heads of one position
   }
 
  private:

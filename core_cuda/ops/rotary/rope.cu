@@ -8,7 +8,7 @@ namespace fusedops {
 namespace cuda {
 namespace {
 
-// kCount elements, in the compute type.
+// Loads kCount elements in the compute type.
 template <bool kAligned, int kCount, class T>
 __device__ void load(const T* from, compute_t<T> (&to)[kCount]) {
   if constexpr (kAligned) {
@@ -37,7 +37,7 @@ __device__ void store(const compute_t<T> (&from)[kCount], T* to) {
   }
 }
 
-// The divisors that turn the index of an item into a position in x, applied from the last to the first.
+// Divisors that decompose an item's index into a position in x, applied from the last to the first.
 template <class T, class Angle>
 struct Items {
   Rope<T, Angle> rope;
@@ -45,9 +45,9 @@ struct Items {
   Divisor per_row, inner, middle, per_batch;
 };
 
-// Reads x and writes y, at memory speed; cos and sin are small and come from the caches. Each thread takes one item:
-// two packs of x whose elements are pairs of each other, or one pack behind them, which it copies. Not aligned: two
-// elements, or one.
+// Reads x and writes y. Limit: memory bandwidth; cos and sin are small and stay in the caches. Each thread processes
+// one item: two packs of x whose elements form pairs, or one pack of features beyond them, which it copies. If not
+// aligned, an item has two elements or one.
 template <bool kAligned, bool kInterleaved, class T, class Angle>
 __global__ void __launch_bounds__(kThreads) rope_kernel(Items<T, Angle> items) {
   begin_kernel();
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Items<T, Angle> items) {
   store<kAligned>(out[1], y + second);
 }
 
-// Whether every access can be of 16 bytes.
+// True if every access can have 16 bytes.
 template <class T, class Angle>
 bool takes_packs(const Rope<T, Angle>& call) {
   const auto whole = [](int64_t elements) { return elements % kPackSize<T> == 0; };

@@ -24,7 +24,7 @@ inline constexpr Signature kRope{
 Operator rope();
 FUSEDOPS_CUDA_KERNEL Status rope_cuda(const Call& call);
 
-// The call of rope. Angle is the type of cos and sin: T, or float beside 16 bits.
+// A call of rope. Angle is the type of cos and sin: T, or float with a 16-bit T.
 template <class T, class Angle>
 struct Rope {
   explicit Rope(const Call& call);
@@ -35,10 +35,10 @@ struct Rope {
   }
 
   const T* x;
-  const Angle *cos, *sin;  // contiguous rows of `half`
+  const Angle *cos, *sin;  // contiguous rows of `half` elements
   T* y;                    // contiguous
   Heads rows;              // of x
-  int64_t per_batch;       // how many of x's leading dimensions as one share a batch of cos and sin
+  int64_t per_batch;       // consecutive leading indices of x that share a batch of cos and sin
   int64_t angle_strides[3];
   int64_t half;
   bool interleaved, inverse;
@@ -61,7 +61,7 @@ Rope<T, Angle>::Rope(const Call& call)
   const bool time_is_last = (seq_dim < 0 ? seq_dim : seq_dim - input.rank) == -2;
   angle_strides[time_is_last ? 2 : 1] = 1;
   if (angles.rank == 2) return;
-  // The batch is x's first dimension: the first of those that are walked as one, or the middle one of [B, T, D].
+  // The batch is x's first dimension: the first of the merged leading ones, or the middle one of [B, T, D].
   const int64_t batch = angles.sizes[0], positions = angles.sizes[1];
   angle_strides[input.rank == 3 ? 1 : 0] = positions;
   if (input.rank > 3 && batch > 0) per_batch = rows.sizes[0] / batch;

@@ -1,4 +1,4 @@
-// Elements of tensors, read in the compute type and written from it.
+// Conversion between elements in memory and the compute type.
 #pragma once
 
 #include "core/cpu/elementwise.h"
@@ -6,7 +6,7 @@
 
 namespace fusedops::program::interpreter {
 
-// Calls body(Tag<T>()) with the element type of a tensor that is computed in A.
+// Calls body(Tag<T>()) with the element type of a tensor whose compute type is A.
 template <class A, class Body>
 void with_type(DType dtype, Body&& body) {
   if constexpr (std::is_same_v<A, double>) {
@@ -18,7 +18,7 @@ void with_type(DType dtype, Body&& body) {
   }
 }
 
-// The same for an input, which may also be of booleans or integers.
+// with_type() for inputs, which may also be booleans or integers.
 template <class A, class Body>
 void with_input_type(DType dtype, Body&& body) {
   switch (dtype) {
@@ -49,7 +49,7 @@ void read(const T* from, A* to, int64_t n) {
     fusedops::cpu::widen(from, to, n);
 }
 
-// n <= kBlock of fusedops::cpu.
+// n <= fusedops::cpu::kBlock.
 template <class T, class A>
 void write(const A* from, T* to, int64_t n, bool streamed) {
   if constexpr (std::is_same_v<T, A>) {

@@ -1,4 +1,4 @@
-// Reductions of a row, in an order that follows from its length alone: within a block, then block after block.
+// Reductions of a row in an order that depends on its length alone: within a block, then block after block.
 #pragma once
 
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace fusedops::program::interpreter {
 
-// The sum of term(i). Short rows are summed one term after the other.
+// The sum of term(i). Short rows are summed sequentially.
 template <class A, class Term>
 A sum_of_terms(int64_t n, Term term) {
   if (n >= fusedops::cpu::kAccumulators) return fusedops::cpu::interleaved_sum<A>(n, term);
@@ -28,7 +28,7 @@ A sum_of_products(const A* a, const A* b, int64_t n) {
   return sum_of_terms<A>(n, [=](int64_t i) { return a[i] * b[i]; });
 }
 
-// The extreme of n > 0 values; choose(a, b) is one of the two.
+// The extreme of n > 0 values; choose(a, b) returns one of the two.
 template <class A, class Choose>
 A extreme_of(const A* values, int64_t n, Choose choose) {
   constexpr int kLanes = fusedops::cpu::kAccumulators;
@@ -55,18 +55,18 @@ A fold_of(Fold fold, const A* values, int64_t n) {
   return sum_of(values, n);
 }
 
-// The reduction of no values, before finished().
+// The reduction of an empty row, before finished().
 inline double neutral(Fold fold) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   return fold == Fold::max ? -kInfinity : fold == Fold::min ? kInfinity : 0;
 }
 
-// Of n values that are the same.
+// The reduction of n equal values.
 inline double fold_of_equal(Fold fold, double value, int64_t n) {
   return fold == Fold::max || fold == Fold::min ? value : value * static_cast<double>(n);
 }
 
-// Sums of many blocks are in double, where their order hardly matters.
+// Sums of many blocks are accumulated in double, where their order hardly matters.
 inline double joined(Fold fold, double before, double block) {
   if (fold == Fold::max) return max_(before, block);
   if (fold == Fold::min) return min_(before, block);

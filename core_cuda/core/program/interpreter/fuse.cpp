@@ -5,7 +5,7 @@
 namespace fusedops::program::interpreter {
 namespace {
 
-// How often a value is read, in the program as a whole.
+// The number of uses of each value in the whole program.
 std::vector<int> uses_in(const Program& program, int stage) {
   const auto& code = program.stages[stage];
   std::vector<int> uses(code.size());
@@ -20,8 +20,8 @@ std::vector<int> uses_in(const Program& program, int stage) {
 
 struct Pair {
   Op outer, inner;
-  int operand;  // of the outer instruction, which the inner one gives
-  Op both;      // of the inner one's operands and the outer one's other
+  int operand;  // operand of the outer instruction that the inner one computes
+  Op both;      // the fused operation: the inner one's operands, then the outer one's other operand
 };
 
 constexpr Pair kPairs[] = {

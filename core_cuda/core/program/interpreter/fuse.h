@@ -1,5 +1,5 @@
-// Pairs of instructions that the interpreter runs as one loop, where nothing else reads the first one's value. Each
-// operation still rounds separately; fused multiply-adds are instructions of the program.
+// Fuses pairs of instructions into one loop where nothing else reads the first one's value. Each operation still rounds
+// separately; fused multiply-adds are instructions of the program.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace fusedops::program::interpreter {
 
-// What a stage computes, with these of its instructions and levels of their values.
+// The instructions of a stage, and the levels of their values.
 struct StageCode {
   std::vector<Instruction> instructions;
   std::vector<bool> needed;
   std::vector<Level> levels;
 };
 
-// Which pairs there are does not depend on what is needed: nor do the bits of the results.
+// The pairs do not depend on the wanted results, nor do the bits of the results.
 void fuse(const Program& program, int stage, StageCode& code);
 
 }  // namespace fusedops::program::interpreter

@@ -65,7 +65,7 @@ void loop(const A* a, const A* b, const A* c, A* to, int64_t n) {
   }
 }
 
-// As core/cpu/widest.h says.
+// A second copy for AVX-512: see core/cpu/widest.h.
 template <class A, Op kOp, int kPattern>
 void widest_loop(const A* a, const A* b, const A* c, A* to, int64_t n) {
   fusedops::cpu::run_widest([=] { loop<A, kOp, kPattern>(a, b, c, to, n); });

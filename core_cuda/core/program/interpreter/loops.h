@@ -1,5 +1,4 @@
-// The loops that the interpreter runs: one for each operation, and for each choice of operands that are one number
-// instead of a vector.
+// The interpreter's loops: one per operation and per pattern of scalar and vector operands.
 #pragma once
 
 #include <array>
@@ -9,24 +8,24 @@
 
 namespace fusedops::program::interpreter {
 
-// to[i] = operation(a[i], b[i], c[i]) for n elements; `to` may be one of the operands.
+// to[i] = operation(a[i], b[i], c[i]) for n elements; `to` may alias an operand.
 template <class A>
 using Loop = void (*)(const A* a, const A* b, const A* c, A* to, int64_t n);
 
-// Two operations in one, of which a program knows nothing: see fuse.h.
+// Fused pairs of operations, which programs do not contain: see fuse.h.
 constexpr Op further_op(int number) { return static_cast<Op>(static_cast<int32_t>(Op::fnma) + 1 + number); }
 inline constexpr Op kMulMul = further_op(0);  // a * b * c
 inline constexpr Op kAddMul = further_op(1);  // (a + b) * c
 inline constexpr Op kSubMul = further_op(2);  // (a - b) * c
 inline constexpr Op kAddAdd = further_op(3);  // a + b + c
 inline constexpr int kOperations = static_cast<int>(further_op(4));
-inline constexpr Op kProduct = further_op(4);  // a * b as the terms of a sum, which are computed as they are added
+inline constexpr Op kProduct = further_op(4);  // a * b as the terms of a sum, computed while they are added
 
-inline constexpr int kPatterns = 8;  // bit i: operand i is one number
+inline constexpr int kPatterns = 8;  // bit i: operand i is a scalar
 
 constexpr int loop_index(Op op, int pattern) { return static_cast<int>(op) * kPatterns + pattern; }
 
-// The loops for this processor, by their index. Not all indices have one: no operation has nothing but numbers.
+// The loops for this processor, by index. There is none for operations with scalar operands only.
 template <class A>
 const Loop<A>* loops();
 
@@ -41,7 +40,7 @@ inline std::array<int32_t, 3> operands(const Instruction& instruction) {
   return {instruction.a, instruction.b, instruction.c};
 }
 
-// The rough price of 1024 elements, in nanoseconds.
+// Approximate nanoseconds for 1024 elements.
 constexpr int64_t cost_of(Op op) {
   switch (op) {
     case Op::pow:

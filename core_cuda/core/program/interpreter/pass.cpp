@@ -30,8 +30,8 @@ Level level_of(const Walk& walk) {
 
 }  // namespace
 
-// Of the results that are summed over some leading dimensions, those that keep the same ones are computed together,
-// and all other results along with the first.
+// Results summed over the same leading dimensions are computed in one pass, and all results without such sums in the
+// first.
 void Pass::choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left) {
   const auto& results = op.program.results;
   uint32_t kept_dims = 0;
@@ -78,7 +78,7 @@ Reach Pass::reach_of(const Walk& walk, const Geometry& geometry) const {
 
 void Pass::choose_tiles() {
   constexpr int64_t kSlabs = 128, kLeast = 8, kMost = 64, kLongRow = 32 * kTile, kFewRows = 32;
-  const int64_t width = std::max<int64_t>(cols, 1);  // a row of no elements has a block as well
+  const int64_t width = std::max<int64_t>(cols, 1);  // an empty row also has a block
   tile_rows = width >= kTile ? 1 : std::min(kTile / width, folded);
   blocks = ceil_div(width, kTile);
   tiles = ceil_div(folded, tile_rows);

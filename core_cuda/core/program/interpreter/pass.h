@@ -1,9 +1,9 @@
-// A walk over all elements that computes some of a call's results: how it is cut into tiles, and where it keeps
-// partial sums. All of it follows from the shapes alone, and so do the bits of the results.
+// A pass over all elements that computes some of a call's results: its tiles and its partial sums. They depend on the
+// shapes alone, and so do the bits of the results.
 //
-// A tile has some rows, all columns of each, or a block of one row that is longer. The rows come in an order in which
-// those that a sum adds follow each other: the leading dimensions that the sum keeps are the outer ones. Tiles that
-// are neighbours in this order, and belong to the same sums, are a slab; sums over rows are added up slab by slab.
+// A tile has some rows with all columns, or a block of one long row. Rows are ordered so that the terms of a sum are
+// consecutive: the leading dimensions that the sum keeps are the outer ones. Neighbouring tiles of the same sums form a
+// row chunk; sums over rows are accumulated chunk by chunk.
 #pragma once
 
 #include "core/cpu/elementwise.h"
@@ -14,11 +14,11 @@ namespace fusedops::program::interpreter {
 
 inline constexpr int64_t kTile = 1024;  // elements, at most
 
-// Where the rows of a tensor begin.
+// The start of each row of a tensor.
 struct Reach {
   int64_t sizes[kMaxRowDims], strides[kMaxRowDims];  // of the leading dimensions, in the order of the pass
   int dims;
-  bool linear;  // row r begins at r * step
+  bool linear;  // row r starts at r * step
   int64_t step;
 
   int64_t offset(int64_t row) const {
@@ -28,7 +28,7 @@ struct Reach {
     return offset;
   }
 
-  // Calls body(i, where row `row` + i begins).
+  // Calls body(i, start of row `row` + i).
   template <class Body>
   void for_rows(int64_t row, int64_t count, Body&& body) const {
     if (linear) {
@@ -51,21 +51,21 @@ struct Reach {
 
 struct PassInput {
   Reach reach;
-  bool held;                   // a tile's rows are converted once for all stages, and held by the thread
-  const void* copy = nullptr;  // of a column in the compute dtype, as often as a tile has rows; null: read in place
+  bool held;                   // a tile's rows are converted once for all stages, in the thread's memory
+  const void* copy = nullptr;  // of a column in the compute dtype, repeated for each row of a tile; null: read in place
 };
 
 enum class Sum : uint8_t {
   none,     // the result has all elements
-  columns,  // over rows
-  rows,     // over columns, and over rows for some results
+  columns,  // sums over rows
+  rows,     // sums over columns, and over rows for some results
   total,
-  row_value,  // none: the result has one element per row
+  row_value,  // no sum: the result has one element per row
 };
 
 struct PassResult {
   Sum sum;
-  bool all_rows;  // of a sum: over none of the rows (rows), or over all of them (columns)
+  bool all_rows;  // for a sum: over no rows (rows), or over all of them (columns)
   Reach reach;
   void* partials = nullptr;  // in the compute dtype
 };
@@ -74,26 +74,26 @@ struct Pass {
   const Call& call;
   const ProgramOperator& op;
   DType compute;
-  uint32_t wanted;  // a bit for each result of the pass
+  uint32_t wanted;  // one bit per result of the pass
 
   int64_t rows, cols;
-  int64_t kept, folded;       // rows = kept * folded: the sums over rows that there are, and the rows of each
-  int64_t tile_rows, blocks;  // a tile has several rows, or a row several blocks
-  int64_t tiles;              // of rows, for each sum
-  int64_t slab_tiles, slabs;  // tiles of rows in a slab, and slabs for each sum
-  bool stagewise;             // few long rows: each stage is computed for all rows before the next
+  int64_t kept, folded;       // rows = kept * folded: the number of sums over rows, and the rows of each
+  int64_t tile_rows, blocks;  // a tile has several rows, or a row has several blocks
+  int64_t tiles;              // row tiles per sum
+  int64_t slab_tiles, slabs;  // row tiles per chunk, and chunks per sum
+  bool stagewise;             // few long rows: each stage is computed for all rows before the next one
 
   const Plan* plan;
   PassInput inputs[kMaxInputs];
   PassResult results[kMaxOutputs];
   double* block_folds = nullptr;  // stagewise: [reduction][row][block]
-  void* row_folds = nullptr;      // and of whole rows: [reduction][row], in the compute dtype
+  void* row_folds = nullptr;      // the same for whole rows: [reduction][row], in the compute dtype
 
-  // The pass for the results `left`, or for as many of them as fit into one; takes these away. Those that are not
-  // asked for, too, decide which go together: what is computed with it does not change a result's bits.
+  // A pass for the results `left`, or for as many as fit into one pass, which are removed from `left`. The assignment
+  // ignores which results are wanted, so a result's bits do not depend on the others.
   Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t& left);
 
-  // Gives all partial sums and copies their places from `memory` on. Returns how many bytes they take.
+  // Assigns memory to all partial sums and copies, from `memory` on. Returns its size in bytes.
   size_t place(const Geometry& geometry, void* memory);
 
   int64_t elements() const { return rows * cols; }

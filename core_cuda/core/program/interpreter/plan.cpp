@@ -8,7 +8,7 @@
 namespace fusedops::program::interpreter {
 namespace {
 
-// The instructions of a stage that the given ones depend on, and these.
+// Marks the instructions that the marked ones depend on.
 void mark_needed(const std::vector<Instruction>& code, std::vector<bool>& needed) {
   for (size_t i = code.size(); i-- > 0;) {
     if (!needed[i]) continue;
@@ -16,7 +16,7 @@ void mark_needed(const std::vector<Instruction>& code, std::vector<bool>& needed
   }
 }
 
-// Which instructions of each stage, and which reductions, the wanted results need.
+// The instructions of each stage, and the reductions, that the wanted results need.
 struct Needed {
   std::vector<std::vector<bool>> code;
   std::vector<bool> reductions;
@@ -76,8 +76,8 @@ class StageWriter {
     Level level = Level::call;
     int place = -1;
     int elements = -1;        // the place of its elements
-    int uses = 0;             // that remain of these
-    std::vector<Step> sinks;  // what becomes of it, besides further values
+    int uses = 0;             // remaining uses of the elements
+    std::vector<Step> sinks;  // folds and results that read the value
   };
 
   std::vector<Step>& steps(Level level) { return stage_.of_level[static_cast<int>(level)]; }
@@ -93,12 +93,12 @@ class StageWriter {
     return level;
   }
 
-  // Whether an instruction on elements reads an operand of this level as elements.
+  // True if an instruction on elements reads an operand of this level as elements.
   bool read_as_elements(Level level) const {
     return level == Level::element || (level == Level::row && traits_.short_rows);
   }
 
-  // True if a sink reads elements. Folds and results of one element per row read a value of the row as it is.
+  // True if a sink reads elements. Folds, and results of one element per row, read a row's value directly.
   bool read_as_elements(const Step& sink, Level level) const {
     return level == Level::element || (sink.what == Do::give && program_.results[sink.which].like != kLikeRows);
   }
@@ -145,7 +145,7 @@ class StageWriter {
     steps(of.level).push_back(step);
   }
 
-  // The elements of a value; they are loaded, or made of fewer, when they are asked for first.
+  // The place of a value's elements, which are loaded or expanded at the first use.
   int element_place(int value) {
     Value& of = values_[value];
     if (of.level == Level::element && of.place < 0) load(value);
@@ -228,7 +228,7 @@ class StageWriter {
   }
 
  public:
-  // Places are counted for each level first; Plan::of puts them one behind the other.
+  // Places are counted per level first; Plan::of concatenates them.
   static constexpr int kRows = 1 << 20, kElements = 2 << 20;
   int elements() const { return elements_; }
 
@@ -276,7 +276,7 @@ Plan* make_plan(const Program& program, const Traits& traits) {
   return plan.release();
 }
 
-// All traits in one number.
+// All traits packed into one integer.
 uint64_t key_of(const ProgramOperator& op, const Traits& traits) {
   static_assert(kMaxOutputs + 1 + 2 * kMaxInputs <= 64);
   uint64_t key = traits.wanted << 1 | uint32_t(traits.short_rows);

@@ -7,13 +7,13 @@
 namespace fusedops::program::interpreter {
 namespace {
 
-// Places of elements are this far apart: not a multiple of 4096 bytes, at which a processor takes a load for one of
-// what it has just stored elsewhere.
+// Distance of element places. It is not a multiple of 4096 bytes, at which processors mistake a load for a recent store
+// to another place (4K aliasing).
 constexpr int64_t kPlace = kTile + 32;
 
 int64_t row_place(const Pass& pass) { return (pass.tile_rows + 15) / 16 * 16; }
 
-// Memory that a thread keeps for its next call.
+// Scratch memory that a thread reuses in its next call.
 char* kept_scratch(size_t bytes) {
   thread_local fusedops::cpu::Scratch<char> memory;
   thread_local size_t size = 0;
@@ -79,7 +79,7 @@ A* Worker<A>::own(int place) const {
   return of_elements_ + (place - calls - rows) * kPlace;
 }
 
-// Runs body() for each tile of rows of a slab, with the sums of the slab over these columns.
+// Calls body() for each row tile of a chunk, with the chunk's sums over these columns.
 template <class A>
 template <class Body>
 void Worker<A>::for_tiles(int64_t slab, int64_t first_column, int64_t columns, Body&& body) {
@@ -162,7 +162,7 @@ template <class A>
 void Worker<A>::run_stage(const Stage& stage) {
   run_steps(stage.of_level[1], rows_);
   if (width_ > 0) return run_steps(stage.of_level[2], elements());
-  for (const int reduction : stage.reductions)  // rows of no elements
+  for (const int reduction : stage.reductions)  // empty rows
     std::fill_n(totals_ + reduction * pass_.tile_rows, rows_, neutral(pass_.op.program.reductions[reduction].fold));
 }
 
@@ -293,14 +293,14 @@ void Worker<A>::finish_folds(const Stage& stage) {
   }
 }
 
-// Of a stagewise pass: the reductions of this row.
+// For a stagewise pass: points to the reductions of this row.
 template <class A>
 void Worker<A>::point_to_folds() {
   for (size_t i = 0; i < plan_.reduced.size(); ++i)
     if (plan_.reduced[i] >= 0) at_[plan_.reduced[i]] = static_cast<A*>(pass_.row_folds) + i * pass_.rows + row_;
 }
 
-// Where a result's elements of the tile are, if they can be computed in place.
+// The address of a result's elements of the tile, if they can be computed in place.
 template <class A>
 A* Worker<A>::in_result(int result) const {
   const PassResult& to = pass_.results[result];

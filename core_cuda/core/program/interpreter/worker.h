@@ -1,4 +1,4 @@
-// What a thread does in a pass: it runs the steps of the plan on tiles.
+// The work of one thread in a pass: it runs the plan's steps on tiles.
 #pragma once
 
 #include "core/program/interpreter/loops.h"
@@ -11,12 +11,12 @@ class Worker {
  public:
   explicit Worker(const Pass& pass);
 
-  // All of a slab, or one block of the columns of its rows, where no reduction needs the others. (A slab is that of
-  // some sum: the pass has kept * slabs of them.)
+  // Computes a row chunk, or one block of the columns of its rows if no reduction needs the other columns. Each sum has
+  // its own chunks: a pass has kept * slabs of them.
   void run_slab(int64_t slab);
   void run_slab(int64_t slab, int64_t block);
 
-  // Of a stagewise pass: a block of the terms of a stage.
+  // For a stagewise pass: a block of the terms of a stage.
   void run_terms(int stage, int64_t row, int64_t block);
 
   void finish();
@@ -47,15 +47,15 @@ class Worker {
   const Plan& plan_;
   const Loop<A>* const loops_ = loops<A>();
 
-  A** at_;  // where the value of each place is now
+  A** at_;  // the current address of each place
   A *of_call_, *of_rows_, *of_elements_;
-  A* held_[kMaxInputs];   // the tile's rows of an input
-  A* sums_[kMaxOutputs];  // of the slab: of tile_rows rows if a tile has several, else of one
+  A* held_[kMaxInputs];   // an input's rows of the tile
+  A* sums_[kMaxOutputs];  // of the chunk: one row per row of a tile, or one
   double* totals_;        // [reduction][row of the tile]
   bool streams_ = false;
 
   int64_t row_, rows_;  // of the tile, in the order of the pass
-  int64_t tile_;        // its number among the tiles of rows
+  int64_t tile_;        // its index among the row tiles
   int64_t block_, column_, width_;
 };
 
