@@ -78,7 +78,7 @@ inline constexpr int kCount = std::tuple_size_v<All>;
 
 // The upstream gradient times the slope. Relu selects instead of multiplying, since inf * 0 would be NaN.
 template <class Activation, class A>
-FUSEDOPS_HD A pulled_back(A dy, A slope) {
+FUSEDOPS_HD A apply_slope(A dy, A slope) {
   if constexpr (std::is_same_v<Activation, Relu>) return choose(slope == 0, A(0), dy);
   return dy * slope;
 }

@@ -13,8 +13,7 @@ namespace fusedops {
 
 inline constexpr Attribute kRateAttribute{.name = "rate", .value = "0.5", .bounds = kBelowOne};
 
-// Optional dropout within an operator. Element positions are those in the whole tensor, so a call with a seed cannot be
-// batched.
+// Optional dropout within an operator. Positions are those in the whole tensor: such calls cannot be batched.
 inline constexpr Input kOptionalSeed{.name = "seed", .kind = Kind::optional, .parameter = true};
 inline constexpr Attribute kDropoutAttribute{.name = "dropout", .value = "0.0", .bounds = kBelowOne};
 

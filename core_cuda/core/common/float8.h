@@ -26,15 +26,14 @@ inline constexpr int kScaleBlock = Rule::kBlock;  // elements of a row that shar
 
 constexpr int64_t scale_blocks(int64_t columns) { return (columns + kScaleBlock - 1) / kScaleBlock; }
 
-template <int kMantissaBits, int kExponentBias, uint8_t kLargestCode, int kLargest>
+template <int kMantissaBits, int kExponentBias, int kLargest>
 struct Float8Format {
   static constexpr int kMantissa = kMantissaBits, kBias = kExponentBias;
-  static constexpr uint8_t kLargestBits = kLargestCode;
   static constexpr float kLargestNumber = kLargest;
   static constexpr uint8_t kNaN = 0x7f;  // the NaN that GPUs produce
 };
-using E4m3 = Float8Format<3, 7, 0x7e, 448>;
-using E5m2 = Float8Format<2, 15, 0x7b, 57344>;
+using E4m3 = Float8Format<3, 7, 448>;
+using E5m2 = Float8Format<2, 15, 57344>;
 
 // Rounds a double to odd, in float. Rounding the result again to fewer bits equals rounding the double once. Boldo and
 // Melquiond, "When double rounding is odd", 2005.
@@ -68,7 +67,7 @@ FUSEDOPS_HD A odd_quotient(A x, A scale) {
 template <class Format>
 FUSEDOPS_HD uint8_t float8_from(float x) {
   constexpr int kDropped = 23 - Format::kMantissa;
-  constexpr uint32_t kRebias = uint32_t(127 - Format::kBias) << 23, kLeastNormal = kRebias + (1u << 23);
+  constexpr uint32_t kRebias = uint32_t(127 - Format::kBias) << 23, kMinNormal = kRebias + (1u << 23);
   constexpr uint32_t kLargest = std::bit_cast<uint32_t>(Format::kLargestNumber);
   // Adding this to a subnormal magnitude rounds it to a multiple of the smallest positive number.
   constexpr uint32_t kShift = uint32_t(127 + kDropped + 1 - Format::kBias) << 23;
@@ -77,7 +76,7 @@ FUSEDOPS_HD uint8_t float8_from(float x) {
   const uint32_t normal = (within - kRebias + ((1u << (kDropped - 1)) - 1) + ((within >> kDropped) & 1)) >> kDropped;
   const float shifted = std::bit_cast<float>(within) + std::bit_cast<float>(kShift);
   const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - kShift;
-  const uint32_t rounded = within < kLeastNormal ? subnormal : normal;
+  const uint32_t rounded = within < kMinNormal ? subnormal : normal;
   return static_cast<uint8_t>(magnitude > 0x7f800000 ? Format::kNaN : rounded | ((bits >> 24) & 0x80));
 }
 
@@ -121,14 +120,14 @@ struct Float8Result {
         is_e5m2(call.attributes[at.dtype] == kFloat8s[1]) {
     const std::string& name = call.attributes[at.scaling];
     scaling = name == kScalings[0] ? Scaling::tensor : name == kScalings[1] ? Scaling::row : Scaling::block;
-    if (is_of_all()) this->largest = static_cast<A*>(largest);
+    if (has_tensor_scale()) this->largest = static_cast<A*>(largest);
   }
 
   // True if one scale is computed from all elements: the first pass finds the largest value, the second rounds.
-  bool is_of_all() const { return scaling == Scaling::tensor && !given; }
+  bool has_tensor_scale() const { return scaling == Scaling::tensor && !given; }
 
   // True in the second of two passes. It walks the tensor backwards, since the caches still hold its end.
-  FUSEDOPS_HD bool is_second() const { return largest && !finds_largest; }
+  FUSEDOPS_HD bool is_second_pass() const { return largest && !finds_largest; }
 
   // The scale for a largest value. Its inverse is finite, also for zeros; an infinite value gives an infinite scale.
   FUSEDOPS_HD A scale_of(A largest_value) const {

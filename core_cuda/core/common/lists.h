@@ -1,10 +1,10 @@
 // Declarations shared by the CPU and GPU engines for operators over lists of tensors. Several lists run in parallel:
 // tensors at the same index have the same size, and one element of each is an item of work.
 //
-// An update is a struct with `Lists`, a tuple of List types in the order of the lists' views, and prepared(place).
-// prepared reads the values for the tensors at that index and returns the function of one item. The function takes an
-// element of each list in the compute type and changes the written ones. Its member `skipped` is true if nothing is to
-// be written.
+// An update is a struct with `Lists`, a tuple of List types in the order of the lists' views, and prepared(place),
+// which reads the values for the tensors at that index and returns the function of one item. The function takes an
+// element of each list in the compute type and changes the written ones. If its member `skipped` is true, nothing is
+// written.
 #pragma once
 
 #include <cstdint>

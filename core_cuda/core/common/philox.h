@@ -15,8 +15,7 @@ struct Seed {
   uint64_t key, offset;
 };
 
-// Four words for each of kCount 128-bit counters: word k of counter j is words[k][j]. Compilers vectorize over the
-// counters.
+// Four words for each of kCount 128-bit counters: word k of counter j is words[k][j], so that compilers vectorize.
 template <int kCount>
 struct Philox {
   uint32_t words[4][kCount];

@@ -1,5 +1,4 @@
-// Row partitions shared by CPU and GPU kernels: row chunks of sums over rows, rows that can be joined, and clusters of
-// blocks that share a row.
+// Row partitions of CPU and GPU kernels: row chunks of sums, rows that can be joined, and clusters that share a row.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +9,15 @@ namespace fusedops {
 
 // The gradient of a weight is a sum over rows. Each row chunk is summed sequentially, then the chunks' sums pairwise.
 // The partition, and so the bits, depends on the number of rows alone.
-struct Slabs {
+struct RowChunks {
   int64_t rows = 0;  // in a chunk; the last one may have fewer
   int64_t count = 0;
 };
 
 // At most 64 rows in a chunk keep the error of the sequential sums below that of the pairwise sum. A multiple of 132
-// chunks, if there are enough rows, fills the last wave of an H100 or H200.
-//
-// A kernel that sums several rows side by side may have `side_by_side` times as many rows in a chunk, so there are
-// never more chunks.
-inline Slabs slabs_of(int64_t rows, int64_t side_by_side = 1) {
+// chunks, if there are enough rows, fills the last wave of an H100 or H200. A kernel that sums several rows side by
+// side may have `side_by_side` times as many rows in a chunk.
+inline RowChunks row_chunks_of(int64_t rows, int64_t side_by_side = 1) {
   constexpr int64_t kMultiprocessors = 132;
   const auto ceil_divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (rows == 0) return {};

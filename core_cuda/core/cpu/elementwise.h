@@ -88,8 +88,7 @@ T kept_or(T value, T otherwise, uint8_t is_kept) {
       static_cast<Bits>((std::bit_cast<Bits>(value) & all) | (std::bit_cast<Bits>(otherwise) & ~all)));
 }
 
-// Non-temporal stores: lines are not read before they are overwritten. finish_streaming() makes the data visible to
-// other threads.
+// Non-temporal stores: lines are not read before they are overwritten. finish_streaming() publishes the data.
 template <class T>
 void stream(const T* from, T* to, int64_t n) {
 #ifdef __AVX__
@@ -152,7 +151,7 @@ void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*...
 
 // apply() for a function that draws random words, for elements from `position` on.
 template <class T, class Function, class... Inputs>
-void apply_drawing(Function function, int64_t position, bool streamed, int64_t n, T* out, const Inputs*... in) {
+void apply_with_words(Function function, int64_t position, bool streamed, int64_t n, T* out, const Inputs*... in) {
   each_block(streamed, n, out, [&](int64_t start, int64_t size, T* to) {
     const RandomWords<kBlock> words(function.seed, position + start, size);
     apply_block(function, size, to, words.data(), in + start...);
@@ -176,7 +175,7 @@ Status elementwise(const Call& call, const Formula& formula) {
       const auto compute = [&](const auto*... in) {
         T* to = static_cast<T*>(out.data) + start;
         if constexpr (kDrawing)
-          apply_drawing(function, start, streamed, stop - start, to, in + start...);
+          apply_with_words(function, start, streamed, stop - start, to, in + start...);
         else
           apply(function, streamed, stop - start, to, in + start...);
       };

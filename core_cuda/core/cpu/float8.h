@@ -80,11 +80,10 @@ void quantize_row(const Float8Result<A>& out, int64_t row, Values values) {
   each_block([&](int64_t start, int64_t n) { round(start, n, scale); });
 }
 
-// Runs the passes over a result: one, or two if the scale is computed from the whole tensor. run(result, is_last) calls
-// quantize_row() for all rows.
+// Runs one pass, or two if the scale is computed from the whole tensor. run(result, is_last) quantizes all rows.
 template <class A, class Run>
 void quantize(const Float8Result<A>& result, Run run) {
-  if (result.is_of_all()) {
+  if (result.has_tensor_scale()) {
     Float8Result<A> first = result;
     first.finds_largest = true;
     *result.largest = 0;
@@ -94,18 +93,17 @@ void quantize(const Float8Result<A>& result, Run run) {
   run(result, true);
 }
 
-// Quantizes all rows of an operator whose values(row, start, n, to) are independent. A function pointer keeps the code
-// around it from being instantiated for each activation. `cost` is the approximate time of kBlock elements in
-// nanoseconds.
+// Quantizes all rows of an operator with independent values(row, start, n, to). A function pointer avoids an
+// instantiation for each activation. `cost` is the approximate time of kBlock elements in nanoseconds.
 template <class A>
 using ValuesOfRow = void (*)(const void* values, int64_t row, int64_t start, int64_t n, A* to);
 
 template <class A>
 void quantize_rows(const Context& context, const Float8Result<A>& result, int64_t rows, int64_t cost,
                    ValuesOfRow<A> compute, const void* values) {
-  const int64_t price = 1 + 2 * cost * result.columns / kBlock;
+  const int64_t cost_ns = 1 + 2 * cost * result.columns / kBlock;
   quantize(result, [&](const Float8Result<A>& pass, bool) {
-    context.parallel_for(rows, price, [&](int64_t begin, int64_t end) {
+    context.parallel_for(rows, cost_ns, [&](int64_t begin, int64_t end) {
       run_widest([&] {
         for (int64_t row = begin; row < end; ++row)
           quantize_row(pass, row, [&](int64_t start, int64_t n, A* to) { compute(values, row, start, n, to); });

@@ -1,5 +1,4 @@
-// The CPU engine for operators over lists of tensors: one pass over all tensors on the framework's threads, vectorized
-// by the compiler.
+// The CPU engine for operators over lists of tensors: one pass on the framework's threads, vectorized by the compiler.
 #pragma once
 
 #include <algorithm>

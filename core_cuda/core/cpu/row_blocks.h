@@ -13,8 +13,8 @@ namespace fusedops::cpu {
 template <class Body>
 void for_row_blocks(const Context& context, int64_t rows, int64_t size, int64_t cost, Body&& body) {
   const int64_t per_row = (size + kBlock - 1) / kBlock;
-  const int64_t price = std::max<int64_t>(1, cost * std::min(size, kBlock) / kBlock);
-  context.parallel_for(rows * per_row, price, [&](int64_t begin, int64_t end) {
+  const int64_t cost_ns = std::max<int64_t>(1, cost * std::min(size, kBlock) / kBlock);
+  context.parallel_for(rows * per_row, cost_ns, [&](int64_t begin, int64_t end) {
     run_widest([&] {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / per_row, column = i % per_row * kBlock;
@@ -24,8 +24,7 @@ void for_row_blocks(const Context& context, int64_t rows, int64_t size, int64_t 
   });
 }
 
-// A block of results: computed at data(), then stored by keep(). data() is the destination itself in the compute type
-// without streaming.
+// A block of results: computed at data(), then stored by keep(). data() is the destination itself where possible.
 template <class T>
 class Results {
  public:

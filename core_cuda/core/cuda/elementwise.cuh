@@ -18,7 +18,7 @@ struct Inputs {
 
 // The function of element i of the pack at position `at`, with the element's random word if the function draws one.
 template <class T, class Function>
-__device__ auto of_pack(const Function& function, int64_t at) {
+__device__ auto function_at(const Function& function, int64_t at) {
   if constexpr (kDraws<Function>)
     return [=, words = RandomWords<kPackSize<T>, true>(function.seed, at)](int i, auto... x) {
       return function(words[i], x...);
@@ -30,13 +30,13 @@ __device__ auto of_pack(const Function& function, int64_t at) {
 // Minimum blocks per multiprocessor. Random words take about as long as memory accesses; the two overlap only at full
 // occupancy. With several inputs, 32 registers per thread would not suffice.
 template <bool kAligned, class T, int kArity, class Formula>
-inline constexpr int kLeastBlocks =
+inline constexpr int kMinBlocks =
     kAligned && kArity == 1 && kDraws<decltype(std::declval<Formula>().template prepared<T>())> ? 2048 / kThreads : 1;
 
 // One pack per thread: full occupancy keeps enough bytes in flight, and small tensors need all threads. A second pack
 // per thread was measured to cost 3 %.
 template <bool kAligned, class T, int kArity, class Formula>
-__global__ void __launch_bounds__(kThreads, kLeastBlocks<kAligned, T, kArity, Formula>)
+__global__ void __launch_bounds__(kThreads, kMinBlocks<kAligned, T, kArity, Formula>)
     elementwise_kernel(int64_t n, Formula formula, T* out, Inputs<T, kArity> in) {
   begin_kernel();
   const auto function = formula.template prepared<T>();
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<kAligned, T, kArity, Fo
   Pack<T> packs[kArity], result;
 #pragma unroll
   for (int k = 0; k < kArity; ++k) packs[k] = load_pack<kAligned>(in.data[k] + at, n - at);
-  const auto element = of_pack<T>(function, at);
+  const auto element = function_at<T>(function, at);
 #pragma unroll
   for (int i = 0; i < kPackSize<T>; ++i)
     result.values[i] = [&]<size_t... K>(std::index_sequence<K...>) {

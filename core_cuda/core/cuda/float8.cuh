@@ -20,8 +20,7 @@ inline constexpr int kScaleThreads = kScaleBlock / kPackSize<T>;
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }  // ignores NaN
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
-// The positions of a thread's packs in its row: the column of the first, the step to the next, and the end of the row,
-// which is 0 past the last row.
+// The positions of a thread's packs in its row: first column, step, and the end of the row (0 past the last row).
 template <class Index>
 struct PackPlaces {
   Index first, step, end;
@@ -48,11 +47,11 @@ __device__ inline float largest_of_warp(float value) {
 #if __CUDA_ARCH__ >= 800
   return __uint_as_float(__reduce_max_sync(0xffffffff, __float_as_uint(value)));
 #else
-  return among_threads<32>(32, value, static_cast<float*>(nullptr), [](float a, float b) { return larger(a, b); });
+  return reduce_threads<32>(32, value, static_cast<float*>(nullptr), [](float a, float b) { return larger(a, b); });
 #endif
 }
 __device__ inline double largest_of_warp(double value) {
-  return among_threads<32>(32, value, static_cast<double*>(nullptr), [](double a, double b) { return larger(a, b); });
+  return reduce_threads<32>(32, value, static_cast<double*>(nullptr), [](double a, double b) { return larger(a, b); });
 }
 
 // The largest value among the row's threads in this block; `scratch` as in row_reduce().
@@ -79,7 +78,7 @@ __device__ inline void raise_to(double* largest, double value) {
 
 // Converts four numbers to bytes, the first in the lowest byte.
 template <bool kIsE5m2>
-__device__ uint32_t four_float8s(const float (&x)[4]) {
+__device__ uint32_t pack_float8x4(const float (&x)[4]) {
 #if __CUDA_ARCH__ >= 890
   uint32_t bytes;  // one statement, so that the second conversion merges the halves
   if constexpr (kIsE5m2)
@@ -114,12 +113,11 @@ __device__ inline float approximate_inverse(float x) {
 
 // A float on the same side of every number of 8 significant bits as value / scale, or that number itself. All ties of
 // the formats are such numbers. It calls no division, around which registers would have to be saved.
-__device__ inline float on_the_exact_side(float value, float scale) {
+__device__ inline float same_side_quotient(float value, float scale) {
   const float magnitude = fabsf(scale), up = magnitude < 0x1p-60f ? 0x1p64f : magnitude > 0x1p60f ? 0x1p-64f : 1.0f;
   value *= up, scale *= up;
   const float nearest = __bfloat162float(__float2bfloat16_rn(value * approximate_inverse(scale)));
-  // Exact, since the leading ones of the 8 + 24 bits of nearest * scale cancel. Infinite or NaN if the quotient is
-  // infinite.
+  // Exact: the leading ones of the 8 + 24 bits of nearest * scale cancel. Infinite or NaN if the quotient is infinite.
   const float remainder = fmaf(-nearest, scale, value), step = copysignf(0x1p-12f, scale);
   const bool is_inexact = fabsf(remainder) > 0 && fabsf(remainder) < fabsf(value);
   return is_inexact ? fmaf(copysignf(nearest, remainder), step, nearest) : nearest;
@@ -148,11 +146,11 @@ class Divisor {
     float low[4], high[4], exact[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) low[i] = values[i] * low_, high[i] = values[i] * high_;
-    const uint32_t bytes = four_float8s<kIsE5m2>(low);
-    if (bytes == four_float8s<kIsE5m2>(high)) return bytes;
+    const uint32_t bytes = pack_float8x4<kIsE5m2>(low);
+    if (bytes == pack_float8x4<kIsE5m2>(high)) return bytes;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) exact[i] = on_the_exact_side(values[i], scale_);
-    return four_float8s<kIsE5m2>(exact);
+    for (int i = 0; i < 4; ++i) exact[i] = same_side_quotient(values[i], scale_);
+    return pack_float8x4<kIsE5m2>(exact);
   }
 
  private:
@@ -170,7 +168,7 @@ class Divisor<double> {
     float quotients[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) quotients[i] = to_odd(odd_quotient(values[i], scale_));
-    return four_float8s<kIsE5m2>(quotients);
+    return pack_float8x4<kIsE5m2>(quotients);
   }
 
  private:
@@ -209,11 +207,11 @@ __device__ void block_scales(const Float8Result<A>& out, int64_t row, const A (&
   // The scale of pack p, shared by this thread and its neighbours in the scale block.
   const auto scale_of = [&](int p, A largest, bool writes) {
     const int64_t block = at.column(p) / kScaleBlock, place = row * scale_blocks(out.columns) + block;
-    const bool is_there = block * kScaleBlock < at.end;
+    const bool is_in_row = block * kScaleBlock < at.end;
     A scale = 1;
     if (!out.given) scale = out.scale_of(largest);
-    if (out.given && is_there) scale = out.given[place];
-    if (!out.given && is_there && writes) out.scales[place] = scale;
+    if (out.given && is_in_row) scale = out.given[place];
+    if (!out.given && is_in_row && writes) out.scales[place] = scale;
     return scale;
   };
   A largest[kPacks] = {};
@@ -225,7 +223,7 @@ __device__ void block_scales(const Float8Result<A>& out, int64_t row, const A (&
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       __syncthreads();  // `scratch` may still be read for the previous pack
-      const A of_group = among_threads<kGroup>(kGroup, largest[p], scratch, [](A a, A b) { return larger(a, b); });
+      const A of_group = reduce_threads<kGroup>(kGroup, largest[p], scratch, [](A a, A b) { return larger(a, b); });
       scales[p] = scale_of(p, of_group, threadIdx.x % kGroup == 0);
     }
   } else {
@@ -305,7 +303,7 @@ __device__ void quantize_row(const Float8Result<A>& out, const RowThread<kThread
 // launches a kernel that calls quantize_row(), with at least one block.
 template <class A, class Run>
 Status quantize(const Context& context, const Float8Result<A>& result, Run run) {
-  if (result.is_of_all()) {
+  if (result.has_tensor_scale()) {
     Float8Result<A> first = result;
     first.finds_largest = true;
     const auto stream = static_cast<cudaStream_t>(context.stream);

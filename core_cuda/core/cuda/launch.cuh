@@ -39,16 +39,16 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-inline constexpr int kDeclaredShared = 1024;  // maximum of static shared memory in a kernel, in bytes
+inline constexpr int kMaxStaticShared = 1024;  // maximum of static shared memory in a kernel, in bytes
 
 // Attributes of a kernel on the current GPU. Each thread caches them, since a query takes about a microsecond.
-struct KernelFacts {
+struct KernelAttributes {
   // True if the loaded code was compiled for 9.0 or later, and so has clusters and the wait in begin_kernel(). A 9.0
   // GPU may run code compiled for 8.0.
-  bool is_hopper_code;
+  bool is_sm90_code;
   int declared_shared, dynamic_shared;  // bytes of shared memory: static, and the current dynamic limit
 
-  static Status of(const void* kernel, KernelFacts** result) {
+  static Status of(const void* kernel, KernelAttributes** result) {
     int device = 0;
     FUSEDOPS_TRY(check(cudaGetDevice(&device), "cudaGetDevice"));
     struct Hash {
@@ -56,7 +56,7 @@ struct KernelFacts {
         return std::hash<const void*>()(key.first) + static_cast<size_t>(key.second);
       }
     };
-    thread_local std::unordered_map<std::pair<const void*, int>, KernelFacts, Hash> known;
+    thread_local std::unordered_map<std::pair<const void*, int>, KernelAttributes, Hash> known;
     const auto found = known.find({kernel, device});
     if (found != known.end()) {
       *result = &found->second;
@@ -73,8 +73,8 @@ struct KernelFacts {
 
 template <class Kernel>
 bool runs_hopper_code(Kernel kernel) {
-  KernelFacts* facts = nullptr;
-  return KernelFacts::of(reinterpret_cast<const void*>(kernel), &facts).ok() && facts->is_hopper_code;
+  KernelAttributes* facts = nullptr;
+  return KernelAttributes::of(reinterpret_cast<const void*>(kernel), &facts).ok() && facts->is_sm90_code;
 }
 
 // Raises the kernel's limit of dynamic shared memory to at least this many bytes. The limit is per kernel and GPU, and
@@ -83,9 +83,9 @@ bool runs_hopper_code(Kernel kernel) {
 template <class Kernel>
 Status allow_shared_memory(Kernel kernel, int bytes) {
   constexpr int kWithoutAsking = 48 << 10;
-  if (bytes + kDeclaredShared <= kWithoutAsking) return {};
-  KernelFacts* facts = nullptr;
-  FUSEDOPS_TRY(KernelFacts::of(reinterpret_cast<const void*>(kernel), &facts));
+  if (bytes + kMaxStaticShared <= kWithoutAsking) return {};
+  KernelAttributes* facts = nullptr;
+  FUSEDOPS_TRY(KernelAttributes::of(reinterpret_cast<const void*>(kernel), &facts));
   if (bytes <= facts->dynamic_shared) return {};
   const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - facts->declared_shared;
   const int allowed = std::max(bytes, most);

@@ -74,7 +74,7 @@ Status for_each_table(const std::span<const View> (&lists)[kLists], int64_t chun
 
 // Items per thread at a time: whole packs of every list.
 template <class Update>
-constexpr int items_at_once() {
+constexpr int items_per_thread() {
   return []<size_t... K>(std::index_sequence<K...>) {
     return std::max({kPackSize<ElementOf<Update, K>>...});
   }(std::make_index_sequence<kListsOf<Update>>());
@@ -106,7 +106,7 @@ __device__ void store_items(const compute_t<T> (&values)[kItems], T* to) {
 template <class Update, size_t... K>
 __device__ void update_chunk(const Update& update, const PlaceTable<kListsOf<Update>>& table,
                              std::index_sequence<K...>) {
-  constexpr int kItems = items_at_once<Update>();
+  constexpr int kItems = items_per_thread<Update>();
   using Compute = compute_t<ElementOf<Update, 0>>;
   const int at = table.find(static_cast<int>(blockIdx.x));
   const auto function = update.prepared(table.places[at]);

@@ -5,8 +5,7 @@
 
 namespace fusedops {
 
-// Runs the kernel in a range "fusedops.rms_norm [4096, 1024]": the operator and the shape of its first tensor. Null in
-// a build without nvcc.
+// Runs the kernel in a range "fusedops.rms_norm [4096, 1024]": operator and first shape. Null in builds without nvcc.
 FUSEDOPS_CUDA_KERNEL Status run_in_range(const Operator& op, Kernel kernel, const Call& call);
 
 }  // namespace fusedops

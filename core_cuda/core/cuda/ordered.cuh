@@ -5,8 +5,7 @@
 
 namespace fusedops::cuda {
 
-// The number of this block in the order in which blocks start. A block that waits for smaller numbers cannot deadlock.
-// Called by one thread.
+// The number of this block in launch order. Waiting for smaller numbers cannot deadlock. Called by one thread.
 __device__ inline int take_number(int* next) { return atomicAdd(next, 1); }
 
 // Increments the semaphore with release order. Called by one thread, after a barrier behind all threads' additions.

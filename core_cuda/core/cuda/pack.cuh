@@ -58,8 +58,7 @@ __device__ void forget(Pack<T>& pack) {
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 // A load of a pack at any address, from the two aligned 16-byte words around it. Bytes before the pack are in the same
-// allocation, which begins at an aligned word. Bytes behind it must be among the `count` elements, or the elements are
-// loaded one by one.
+// allocation. If the bytes behind it are not among the `count` elements, the elements are loaded one by one.
 template <class T>
 class UnalignedPack {
  public:

@@ -15,7 +15,7 @@ class RandomWords {
     for (int i = 0; i < 4 * kCounters; ++i) words_[i] = philox.words[i % 4][i / 4];
     // Shifts by 1 and 2 move the words to the front. A dynamic index would put them into local memory.
 #pragma unroll
-    for (int shift = 1; shift <= kMostShift; shift *= 2)
+    for (int shift = 1; shift <= kMaxShift; shift *= 2)
 #pragma unroll
       for (int i = 0; i + shift < 4 * kCounters; ++i) words_[i] = position & shift ? words_[i + shift] : words_[i];
   }
@@ -24,8 +24,8 @@ class RandomWords {
 
  private:
   // maximum offset of the first element within its counter
-  static constexpr int kMostShift = kAligned ? kCount % 4 : 3;
-  static constexpr int kCounters = (kMostShift + kCount + 3) / 4;
+  static constexpr int kMaxShift = kAligned ? kCount % 4 : 3;
+  static constexpr int kCounters = (kMaxShift + kCount + 3) / 4;
 
   uint32_t words_[4 * kCounters];
 };

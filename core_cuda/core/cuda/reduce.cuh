@@ -41,26 +41,26 @@ Status sum_partials(const Context& context, const A* partials, int64_t count, co
 }
 
 // Lanes of a warp take neighbouring columns for coalesced reads; the warps of a block divide the row chunks.
-inline constexpr int kSlabWarps = 32, kSlabColumns = 32;
+inline constexpr int kRowChunkWarps = 32, kRowChunkColumns = 32;
 
 template <class A, class T>
-__global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
-    sum_slabs_kernel(const A* partials, int64_t slabs, int64_t columns, T* first, T* second) {
+__global__ void __launch_bounds__(kRowChunkWarps* kRowChunkColumns)
+    sum_row_chunks_kernel(const A* partials, int64_t chunks, int64_t columns, T* first, T* second) {
   begin_kernel();
-  constexpr int kBatch = 8;                                            // loads in flight; added as a tree
-  const int64_t blocks = (columns + kSlabColumns - 1) / kSlabColumns;  // for each sum
+  constexpr int kBatch = 8;                                                    // loads in flight; added as a tree
+  const int64_t blocks = (columns + kRowChunkColumns - 1) / kRowChunkColumns;  // for each sum
   const bool is_first = blockIdx.x < blocks;
   T* const out = is_first ? first : second;
-  if (!is_first) partials += slabs * columns;
-  const int lane = threadIdx.x % kSlabColumns, warp = threadIdx.x / kSlabColumns;
-  const int64_t column = (is_first ? blockIdx.x : blockIdx.x - blocks) * kSlabColumns + lane;
+  if (!is_first) partials += chunks * columns;
+  const int lane = threadIdx.x % kRowChunkColumns, warp = threadIdx.x / kRowChunkColumns;
+  const int64_t column = (is_first ? blockIdx.x : blockIdx.x - blocks) * kRowChunkColumns + lane;
   A sum = 0;
-  for (int64_t slab = warp; slab < slabs; slab += kSlabWarps * kBatch) {
+  for (int64_t chunk = warp; chunk < chunks; chunk += kRowChunkWarps * kBatch) {
     A terms[kBatch];
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      const int64_t at = slab + k * kSlabWarps;
-      terms[k] = at < slabs && column < columns ? partials[at * columns + column] : A(0);
+      const int64_t at = chunk + k * kRowChunkWarps;
+      terms[k] = at < chunks && column < columns ? partials[at * columns + column] : A(0);
     }
 #pragma unroll
     for (int half = kBatch / 2; half > 0; half /= 2)
@@ -68,9 +68,9 @@ __global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
       for (int k = 0; k < half; ++k) terms[k] += terms[k + half];
     sum += terms[0];
   }
-  __shared__ A sums[kSlabWarps][kSlabColumns + 1];
+  __shared__ A sums[kRowChunkWarps][kRowChunkColumns + 1];
   sums[warp][lane] = sum;
-  for (int half = kSlabWarps / 2; half > 0; half /= 2) {
+  for (int half = kRowChunkWarps / 2; half > 0; half /= 2) {
     __syncthreads();
     if (warp < half) sums[warp][lane] += sums[warp + half][lane];
   }
@@ -80,15 +80,16 @@ __global__ void __launch_bounds__(kSlabWarps* kSlabColumns)
 // out[column] = the sum of partials[chunk][column] over the row chunks, rounded to out's dtype; zero if there are none.
 // The partial sums of an optional second out, of the same dtype, lie behind those of the first.
 template <class A>
-Status sum_slabs(const Context& context, const A* partials, int64_t slabs, int64_t columns, const View& out,
-                 const View* second = nullptr) {
+Status sum_row_chunks(const Context& context, const A* partials, int64_t chunks, int64_t columns, const View& out,
+                      const View* second = nullptr) {
   return dispatch(out.dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
     if constexpr (std::is_same_v<T, double> != std::is_same_v<A, double>)
       return Status::error("fusedops: sums and their result must both be float64, or neither");
     else
-      return launch(context, sum_slabs_kernel<A, T>, (columns + kSlabColumns - 1) / kSlabColumns * (second ? 2 : 1),
-                    kSlabWarps * kSlabColumns, partials, slabs, columns, static_cast<T*>(out.data),
+      return launch(context, sum_row_chunks_kernel<A, T>,
+                    (columns + kRowChunkColumns - 1) / kRowChunkColumns * (second ? 2 : 1),
+                    kRowChunkWarps * kRowChunkColumns, partials, chunks, columns, static_cast<T*>(out.data),
                     static_cast<T*>(second ? second->data : nullptr));
   });
 }

@@ -15,9 +15,8 @@
 
 namespace fusedops::cuda {
 
-// A block of at most `most` threads if it holds the row; else a cluster of blocks, if the GPU has clusters. Each block
-// takes an equal part of a row that the cluster holds. Parts are multiples of `unit` elements, which neighbouring
-// threads of one block hold.
+// A block of at most `most` threads if it holds the row; else, if the GPU has clusters, a cluster with equal parts of a
+// row that it holds. Parts are multiples of `unit` elements, which neighbouring threads of one block hold.
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPackSize<T>) {
   const int fewest = unit / kPackSize<T>;
@@ -33,13 +32,13 @@ RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPa
 
 // True if the blocks take more than one wave at two blocks per multiprocessor. More of the smaller blocks fit per SM;
 // the variants for many and for few rows are then equally fast.
-inline bool are_many(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
+inline bool is_multi_wave(int64_t blocks) { return blocks > 2 * device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // The grid of a kernel that loops over rows if there are many (RowCluster::each_row), with shared memory for a block's
 // next row. Prefetched rows must be aligned, since cp.async moves 16 bytes.
 inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, int next_row_bytes) {
   Grid grid = groups.grid(rows);
-  grid.resident = aligned && are_many(grid.blocks);
+  grid.resident = aligned && is_multi_wave(grid.blocks);
   if (grid.resident) grid.shared_bytes = next_row_bytes;
   return grid;
 }
@@ -70,12 +69,12 @@ class RowCluster {
   __device__ void each_row(RowThread<kRowThreads>& me, int64_t rows, Row& row, Finish finish) {
     const int64_t stride = groups_.cluster_count();
     row.load();
-    for (bool goes_on = true; goes_on;) {
+    for (bool has_next = true; has_next;) {
       const int64_t next = me.row + stride;
-      goes_on = kAligned && next < rows;  // unaligned rows have a cluster each: see cluster_grid()
-      if (goes_on) row.prefetch(next);
+      has_next = kAligned && next < rows;  // unaligned rows have a cluster each: see cluster_grid()
+      if (has_next) row.prefetch(next);
       finish();
-      if (!goes_on) break;
+      if (!has_next) break;
       me.row = next;
       row.wait();
     }
@@ -85,12 +84,13 @@ class RowCluster {
   // must call this equally often, at least once; it is a cluster barrier.
   template <class V>
   __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
-    turn_ ^= 1;  // double buffering: other blocks may still read the last values
-    V(&gathered)[kMostCluster] = values[turn_];
+    buffer_ ^= 1;  // double buffering: other blocks may still read the last values
+    V(&gathered)[kMostCluster] = values[buffer_];
 #if __CUDA_ARCH__ >= 900
     const auto cluster = cooperative_groups::this_cluster();
-    if (!all_are_here_) cluster.barrier_wait();  // every block must have started before its shared memory is written
-    all_are_here_ = true;
+    if (!is_cluster_started_)
+      cluster.barrier_wait();  // every block must have started before its shared memory is written
+    is_cluster_started_ = true;
     if (threadIdx.x < groups_.cluster) *cluster.map_shared_rank(gathered + groups_.rank(), threadIdx.x) = value;
     cluster.sync();
 #endif
@@ -113,8 +113,8 @@ class RowCluster {
 
  private:
   const RowGroups& groups_;
-  bool all_are_here_ = false;
-  int turn_ = 0;
+  bool is_cluster_started_ = false;
+  int buffer_ = 0;
 };
 
 }  // namespace fusedops::cuda

@@ -1,7 +1,5 @@
-// Distribution of rows over GPU threads, and reductions along rows.
-//
-// The order of every reduction depends on the length of the row alone, never on the number of rows: row operators are
-// batch-invariant.
+// Distribution of rows over GPU threads, and reductions along rows. The order of a reduction depends on the length of
+// the row alone, never on the number of rows: row operators are batch-invariant.
 #pragma once
 
 #include <algorithm>
@@ -137,7 +135,7 @@ __device__ Sums<A, kCount> exchanged(Sums<A, kCount> sums, int offset) {
 // order; all of them get the result. `combine` is commutative. Every thread of the block must call this. `scratch` has
 // room for 32 values. Two calls with the same scratch need a __syncthreads() in between.
 template <int kThreads, class V, class Combine>
-__device__ V among_threads(int threads, V value, V* scratch, Combine combine) {
+__device__ V reduce_threads(int threads, V value, V* scratch, Combine combine) {
   if constexpr (kThreads > 0) threads = kThreads;
   if (threads < 32) {
     for (int offset = 1; offset < threads; offset *= 2) value = combine(value, exchanged(value, offset));
@@ -155,10 +153,10 @@ __device__ V among_threads(int threads, V value, V* scratch, Combine combine) {
   return value;
 }
 
-// among_threads() over a row's threads.
+// reduce_threads() over a row's threads.
 template <int kThreads, class V, class Combine>
 __device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {
-  return among_threads<kThreads>(me.threads, value, scratch, combine);
+  return reduce_threads<kThreads>(me.threads, value, scratch, combine);
 }
 
 }  // namespace fusedops::cuda

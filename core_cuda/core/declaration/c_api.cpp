@@ -12,13 +12,12 @@
 #include "core/declaration/names.h"
 #include "core/declaration/numbers.h"
 #include "core/declaration/operator.h"
-#include "core/declaration/said.h"
+#include "core/declaration/thread_local_text.h"
 
 namespace fusedops {
 namespace {
 
-// For a symbol s, s - kHalfSymbol is its half, and s - 2 * kHalfSymbol the number of its blocks of Rule::kBlock
-// elements. The two combine.
+// For a symbol s, s - kHalfSymbol is its half, and s - 2 * kHalfSymbol its number of Rule::kBlock blocks; they combine.
 constexpr Dim kHalfSymbol = Dim(1) << 40;
 
 std::string quoted(std::string_view text) { return '"' + std::string(text) + '"'; }
@@ -78,8 +77,8 @@ std::string json(const Operator& op) {
          ", \"differentiable\": " + (is_differentiable(op) ? "true" : "false") + "}";
 }
 
-std::string json(std::span<const Operator* const> rows) {
-  return json_list(rows, [](const Operator* op) { return json(*op); });
+std::string json(std::span<const Operator* const> ops) {
+  return json_list(ops, [](const Operator* op) { return json(*op); });
 }
 
 std::string described() {
@@ -95,8 +94,8 @@ Status check_abi(const Library& library) {
       "fusedops: the library of operators was compiled for another version of fusedops; compile it again");
 }
 
-std::span<const Operator* const> rows_of(const Library& library) {
-  return {library.rows, static_cast<size_t>(library.count)};
+std::span<const Operator* const> operators_of(const Library& library) {
+  return {library.operators, static_cast<size_t>(library.count)};
 }
 
 // Dimensions that a tracer knows only as symbols. Every equality that a check requires is returned to the tracer.
@@ -133,8 +132,7 @@ class SymbolicRule : public Rule {
 }  // namespace
 }  // namespace fusedops
 
-// The names of the dtypes in the order of DType, the constants of symbols and the table, as JSON; see described() and
-// json().
+// The names of dtypes in the order of DType, the constants of symbols and the table, as JSON.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
   static const std::string text = fusedops::described();
   return text.c_str();
@@ -142,7 +140,7 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe() {
 
 // The operators of the table from index `first` on, as JSON.
 extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_operators(int64_t first) {
-  return fusedops::said(fusedops::json(fusedops::operators().subspan(static_cast<size_t>(first))));
+  return fusedops::thread_local_text(fusedops::json(fusedops::operators().subspan(static_cast<size_t>(first))));
 }
 
 // The operators of a library as a JSON list, or, if they cannot be added, a sentence that says why. `library` is the
@@ -151,8 +149,8 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_describe_library(const void* lib
   using namespace fusedops;
   const auto& described = *static_cast<const Library*>(library);
   Status status = check_abi(described);
-  if (status.ok()) status = check_rows(rows_of(described));
-  return said(status.ok() ? json(rows_of(described)) : status.sentence());
+  if (status.ok()) status = check_operators(operators_of(described));
+  return thread_local_text(status.ok() ? json(operators_of(described)) : status.sentence());
 }
 
 // Adds the operators of a library. Returns null or an error sentence.
@@ -160,8 +158,8 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_add_operators(const void* librar
   using namespace fusedops;
   const auto& added = *static_cast<const Library*>(library);
   Status status = check_abi(added);
-  if (status.ok()) status = add_operators(rows_of(added));
-  return status.ok() ? nullptr : said(status.sentence());
+  if (status.ok()) status = add_operators(operators_of(added));
+  return status.ok() ? nullptr : thread_local_text(status.sentence());
 }
 
 // Runs a shape rule. `inputs` holds the number of tensors of each input, and for each tensor its dtype, rank (negative:
@@ -173,11 +171,11 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const in
                                                       int64_t result_capacity) {
   using namespace fusedops;
   const Operator* op = find_operator(name);
-  if (!op) return said(std::string("fusedops: no operator is named ") + name);
+  if (!op) return thread_local_text(std::string("fusedops: no operator is named ") + name);
   Value values[kMaxAttributes];
   for (size_t i = 0; i < op->attributes.size(); ++i)
     if (!parse(op->attributes[i].type, attributes[i], &values[i]))
-      return said(attribute_sentence(*op, static_cast<int>(i), attributes[i]));
+      return thread_local_text(attribute_sentence(*op, static_cast<int>(i), attributes[i]));
 
   SymbolicRule rule(*op, values);
   for (size_t i = 0; i < op->inputs.size(); ++i) {
@@ -190,10 +188,10 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const in
       rule.items[i].push_back(inputs);
       inputs = rule.read(inputs, &shape);
       const Status status = rule.check_rank(static_cast<int>(i), shape.rank, is_list ? item : Rule::kNotInList);
-      if (!status.ok()) return said(status.sentence());
+      if (!status.ok()) return thread_local_text(status.sentence());
     }
   }
-  if (Status status = rule.infer(); !status.ok()) return said(status.sentence());
+  if (Status status = rule.infer(); !status.ok()) return thread_local_text(status.sentence());
 
   std::vector<int64_t> answer{static_cast<int64_t>(rule.equalities.size())};
   for (const auto& [a, b] : rule.equalities) answer.insert(answer.end(), {a, b});
@@ -203,7 +201,8 @@ extern "C" FUSEDOPS_EXPORT const char* fusedops_infer(const char* name, const in
     answer.insert(answer.end(), {static_cast<int64_t>(shape.dtype), rank});
     answer.insert(answer.end(), shape.dims, shape.dims + std::max(rank, 0));
   }
-  if (static_cast<int64_t>(answer.size()) > result_capacity) return said("fusedops: too many dimensions to infer");
+  if (static_cast<int64_t>(answer.size()) > result_capacity)
+    return thread_local_text("fusedops: too many dimensions to infer");
   std::copy(answer.begin(), answer.end(), result);
   return nullptr;
 }

@@ -35,7 +35,7 @@ const auto* named(const Items& items, std::string_view name) {
 
 class Check {
  public:
-  Check(const Operator& op, std::span<const Operator* const> rows) : op_(op), rows_(rows) {}
+  Check(const Operator& op, std::span<const Operator* const> ops) : op_(op), ops_(ops) {}
 
   Status run() const {
     if (!op_.name || !is_name(op_.name))
@@ -67,8 +67,7 @@ class Check {
     return Status::error("fusedops.", op_.name, ": ", texts...);
   }
 
-  // Names are unique among the inputs and attributes, with upstream gradients if there is a derivative, and among the
-  // outputs.
+  // Names are unique among inputs, attributes and, with a derivative, upstream gradients; and among the outputs.
   Status names() const {
     Names inputs{"wanted"}, outputs;  // "wanted" is an argument of gradient formulas
     for (const Input& input : op_.inputs) {
@@ -93,8 +92,8 @@ class Check {
   }
 
   const Operator* find(std::string_view name) const {
-    const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const Operator* row) { return row->name == name; });
-    return found == rows_.end() ? find_operator(name) : *found;
+    const auto found = std::find_if(ops_.begin(), ops_.end(), [&](const Operator* op) { return op->name == name; });
+    return found == ops_.end() ? find_operator(name) : *found;
   }
 
   bool is_upstream(std::string_view name) const {
@@ -172,13 +171,13 @@ class Check {
   Status unknown(const char* name) const { return error("its derivative names ", name, ", which there is not"); }
 
   const Operator& op_;
-  const std::span<const Operator* const> rows_;
+  const std::span<const Operator* const> ops_;
 };
 
 }  // namespace
 
-Status check_rows(std::span<const Operator* const> rows) {
-  for (const Operator* row : rows) FUSEDOPS_TRY(Check(*row, rows).run());
+Status check_operators(std::span<const Operator* const> ops) {
+  for (const Operator* op : ops) FUSEDOPS_TRY(Check(*op, ops).run());
   return {};
 }
 

@@ -8,6 +8,6 @@
 namespace fusedops {
 
 // Derivatives may refer to operators of the table and to operators added in the same call.
-Status check_rows(std::span<const Operator* const> rows);
+Status check_operators(std::span<const Operator* const> ops);
 
 }  // namespace fusedops

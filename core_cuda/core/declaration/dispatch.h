@@ -17,8 +17,7 @@ struct GpuProperties {
   bool has_sm90_kernels = false;  // compute capability 9.x, and the build has kernels for it
 };
 
-// An entry of a dispatch table. The first entry that accepts the problem is selected; the last one accepts every
-// problem.
+// An entry of a dispatch table. The first entry that accepts the problem is selected; the last one always does.
 template <class Kernel, class Problem>
 struct DispatchEntry {
   Kernel kernel;
@@ -37,8 +36,8 @@ const Entry& first_that_takes(const Entry (&table)[kCount], const Problem& probl
 
 // True if FUSEDOPS_LOG=dispatch asks for a line per call. Read once, when the library is loaded.
 inline const bool kLogsDispatch = [] {
-  const char* asked = std::getenv("FUSEDOPS_LOG");
-  return asked && std::string_view(asked) == "dispatch";
+  const char* log = std::getenv("FUSEDOPS_LOG");
+  return log && std::string_view(log) == "dispatch";
 }();
 
 // Adds a kernel to the line of the operator call that runs on this thread.

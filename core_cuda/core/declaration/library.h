@@ -23,16 +23,16 @@ struct Abi {
 
 struct Library {
   Abi abi;
-  const Operator* const* rows;
+  const Operator* const* operators;
   int64_t count;
 };
 
 }  // namespace fusedops
 
 // Defines the exported function `fusedops_library`, which returns the library's operators.
-#define FUSEDOPS_LIBRARY(...)                                              \
-  extern "C" FUSEDOPS_EXPORT const fusedops::Library* fusedops_library() { \
-    static const fusedops::Operator* const rows[] = {__VA_ARGS__};         \
-    static const fusedops::Library library{{}, rows, std::size(rows)};     \
-    return &library;                                                       \
+#define FUSEDOPS_LIBRARY(...)                                                    \
+  extern "C" FUSEDOPS_EXPORT const fusedops::Library* fusedops_library() {       \
+    static const fusedops::Operator* const operators[] = {__VA_ARGS__};          \
+    static const fusedops::Library library{{}, operators, std::size(operators)}; \
+    return &library;                                                             \
   }

@@ -14,7 +14,7 @@ inline std::string spelled(double number) {
 }
 
 // The bounds of an attribute, in words.
-inline std::string in_words(const Attribute& attribute) {
+inline std::string bounds_text(const Attribute& attribute) {
   const auto [least, most, is_open] = *attribute.bounds;
   const std::string from = spelled(least), to = spelled(most);
   if (most == kLargestFinite) return least == -most ? "a finite number" : "a finite number, at least " + from;

@@ -39,11 +39,10 @@ bool parse_list(std::string_view text, std::vector<double>* numbers) {
   return true;
 }
 
-// Null if no NVTX ranges are requested. Read once, when the library is loaded, since a small operator takes a
-// microsecond.
+// Null if no NVTX ranges are requested. Read once, since a small operator takes a microsecond.
 const auto run_traced = [] {
-  const char* asked = std::getenv("FUSEDOPS_NVTX");
-  return asked && std::string_view(asked) == "1" ? run_in_range : nullptr;
+  const char* value = std::getenv("FUSEDOPS_NVTX");
+  return value && std::string_view(value) == "1" ? run_in_range : nullptr;
 }();
 
 #ifdef FUSEDOPS_WITH_CUDA

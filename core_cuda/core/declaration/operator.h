@@ -1,5 +1,4 @@
-// The declaration of an operator. Schema, shape rule and kernels in every framework are derived from it, so no adaptor
-// knows an operator by name.
+// The declaration of an operator. Every framework derives schema, shape rule and kernels from it.
 #pragma once
 
 #include <cstdint>
@@ -100,8 +99,7 @@ struct Implementation {
 
 struct Operator : Signature, Implementation {};
 
-// True if the operator has a derivative or a formula in fusedops/gradients/. Other operators refuse inputs that require
-// a gradient.
+// True if the operator has a derivative or a formula in fusedops/gradients/. Others refuse inputs that need gradients.
 inline bool is_differentiable(const Operator& op) { return !op.rounds_to_8_bits && !has_effects_or_lists(op); }
 
 // Default visibility: the XLA library of TensorFlow's binding links these functions. PyTorch's binding hides them.
@@ -116,8 +114,7 @@ FUSEDOPS_EXPORT std::string out_of_memory(const Operator& op);
 // The table of operators. It grows; operators never move.
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 
-// Each operator takes about 100 kB of a framework's memory, and PyTorch's binding compiles two functions for it in
-// seconds.
+// An operator takes about 100 kB of a framework's memory, and seconds of PyTorch's compiler for its two functions.
 inline constexpr size_t kMostOperators = 4096;
 
 // Adds all operators to the table, or none if it returns an error. They must outlive the process's use of them.
@@ -126,8 +123,7 @@ FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
 // The initial table: core_cuda/operators.cpp.
 std::span<const Operator> built_in_operators();
 
-// Index of the input that determines the device and represents the shape: the first tensor, or a list that is not
-// empty.
+// Index of the input that determines the device and represents the shape: the first tensor or list.
 inline size_t first_tensor(const Operator& op) {
   size_t first = 0;
   while (op.inputs[first].kind != Kind::tensor && op.inputs[first].kind != Kind::list) ++first;

@@ -71,18 +71,25 @@ Status check_bounds(const Rule& rule, const Attribute& attribute, const Value& g
   const Bounds& bounds = *attribute.bounds;
   switch (attribute.type) {
     case Type::f64:
-      return bounds.contain(got.f64) ? Status() : must_be(rule, attribute.name, in_words(attribute), spelled(got.f64));
+      return bounds.contain(got.f64) ? Status()
+                                     : must_be(rule, attribute.name, bounds_text(attribute), spelled(got.f64));
     case Type::i64:
       return bounds.contain(static_cast<double>(got.i64))
                  ? Status()
-                 : must_be(rule, attribute.name, in_words(attribute), std::to_string(got.i64));
+                 : must_be(rule, attribute.name, bounds_text(attribute), std::to_string(got.i64));
     case Type::f64s:
       for (const double number : got.f64s)
-        if (!bounds.contain(number)) return must_be(rule, attribute.name, in_words(attribute), spelled(number));
+        if (!bounds.contain(number)) return must_be(rule, attribute.name, bounds_text(attribute), spelled(number));
       return {};
     default:
       return {};
   }
+}
+
+bool can_have_one_element(Rule& rule, Shape& shape) {
+  for (int i = 0; shape.ranked && i < shape.rank; ++i)
+    if (!rule.same(shape.dims[i], 1)) return false;
+  return true;
 }
 
 }  // namespace
@@ -178,32 +185,23 @@ Status Rule::same_shapes(int input, int like) {
 
 Status Rule::one_element_each(int input, int like) {
   FUSEDOPS_TRY(same_count(input, like));
-  Shape got, one = Shape::of(DType::f32, {1});
+  Shape got;
   for (int64_t i = 0; i < counts[input]; ++i) {
     read(input, i, &got);
-    bool single = true;
-    for (int d = 0; got.ranked && single && d < got.rank; ++d) single = same(got.dims[d], one.dims[0]);
-    if (!single) return must(input, "have one element", "shape " + show(got), i);
+    if (!can_have_one_element(*this, got)) return must(input, "have one element", "shape " + show(got), i);
   }
   return {};
 }
 
 Status Rule::one_element(int input, int like) {
-  Shape& shape = inputs[input];
-  if (!shape.present) return {};
+  if (!inputs[input].present) return {};
   FUSEDOPS_TRY(inputs[like].dtype == DType::f32 ? same_dtype(input, like) : same_dtype_or_f32(input, like));
   return has_one_element(input, "be a number or a tensor of one element");
 }
 
 Status Rule::has_one_element(int input, std::string_view expected) {
-  Shape& shape = inputs[input];
-  bool one = true;
-  for (int i = 0; shape.ranked && one && i < shape.rank; ++i) {
-    Dim unit = 1;
-    one = same(shape.dims[i], unit);
-  }
-  if (one) return {};
-  return must(input, expected, "shape " + show(shape));
+  if (can_have_one_element(*this, inputs[input])) return {};
+  return must(input, expected, "shape " + show(inputs[input]));
 }
 
 Status Rule::has_rows(int input) {

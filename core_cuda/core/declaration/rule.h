@@ -84,16 +84,14 @@ class Rule {
   // False if two shapes are known to differ. May refine a.
   bool same_shape(Shape& a, const Shape& b);
 
-  // Checks of lists. same_shapes: as many tensors as in `like`, with the same shapes. one_element_each: one element per
-  // tensor.
+  // List checks: as many tensors as in `like`, with the same shapes; one element per tensor.
   Status same_shapes(int input, int like);
   Status one_element_each(int input, int like);
 
   // fusedops.<op>: <input> must <expected>; got <got>. For a tensor of a list: <input>[<item>] must ...
   Status must(int input, std::string_view expected, std::string_view got, int64_t item = kNotInList) const;
   Shape row_shape(int like, DType dtype) const;  // like's shape without the last dimension
-  // The shape of an input's gradient: empty if it is not wanted or the input is absent. An absent input has like's
-  // dtype.
+  // The shape of an input's gradient: empty if not wanted or the input is absent, which has like's dtype then.
   Shape gradient(int input, bool is_wanted, int like) const;
 
   std::string show(const Shape& shape) const;  // [2, ?, 8]

@@ -119,9 +119,8 @@ struct Attribute {
 // an axis, as the heads of queries and keys: each part gets the same fraction then.
 struct Axes {
   const char* tensors = nullptr;
-  // Conditions on the call, separated by spaces: "attribute=value", "attribute!=value", "input" for a given input,
-  // "!input" for an absent one. The first declaration whose conditions hold applies. Without one, the call cannot be
-  // divided.
+  // Conditions on the call, separated by spaces: "attribute=value", "attribute!=value", "input" (given), "!input"
+  // (absent). The first declaration whose conditions hold applies. Without one, the call cannot be divided.
   const char* when = "";
 };
 
@@ -211,8 +210,7 @@ consteval AttributePlace<V> attribute_of(const Signature& op, std::string_view n
   return {declared(find_attribute<V>(op, name).place)};
 }
 
-// For code that serves several operators: the listed indices must cover all names of the signature, or it does not
-// compile.
+// For code that serves several operators: a signature with names not among the listed indices does not compile.
 consteval void has_only(const Signature& op, std::initializer_list<int> inputs, std::initializer_list<int> outputs,
                         std::initializer_list<int> attributes) {
   const auto all_found = [](const auto& declared, std::initializer_list<int> places) {

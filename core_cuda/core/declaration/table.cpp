@@ -19,7 +19,7 @@ class Table {
   }
 
   // Lock-free: operators before `count_` are complete and never move.
-  std::span<const Operator* const> rows() const { return {rows_, count_.load(std::memory_order_acquire)}; }
+  std::span<const Operator* const> ops() const { return {ops_, count_.load(std::memory_order_acquire)}; }
 
   const Operator* find(std::string_view name) const {
     const std::shared_lock lock(mutex_);
@@ -27,28 +27,28 @@ class Table {
     return found == by_name_.end() ? nullptr : found->second;
   }
 
-  Status add(std::span<const Operator* const> rows) {
+  Status add(std::span<const Operator* const> ops) {
     const std::unique_lock lock(mutex_);
-    if (rows.size() > kMostOperators - count_.load())
+    if (ops.size() > kMostOperators - count_.load())
       return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators),
                            " operators; make an expression once and pass numbers that vary as inputs, f(x, number)");
     std::unordered_set<std::string> types;  // of the new operators, since graphs show the type only
-    for (const Operator* row : rows)
-      if (const std::string type = type_name(row->name); types_.contains(type) || !types.insert(type).second)
-        return Status::error("fusedops: an operator is already named like ", row->name);
-    for (const Operator* row : rows) append(row);
+    for (const Operator* op : ops)
+      if (const std::string type = type_name(op->name); types_.contains(type) || !types.insert(type).second)
+        return Status::error("fusedops: an operator is already named like ", op->name);
+    for (const Operator* op : ops) append(op);
     return {};
   }
 
  private:
-  void append(const Operator* row) {
+  void append(const Operator* op) {
     const size_t count = count_.load();
-    by_name_[row->name] = rows_[count] = row;
-    types_.insert(type_name(row->name));
+    by_name_[op->name] = ops_[count] = op;
+    types_.insert(type_name(op->name));
     count_.store(count + 1, std::memory_order_release);
   }
 
-  const Operator* rows_[kMostOperators];
+  const Operator* ops_[kMostOperators];
   std::atomic<size_t> count_ = 0;
   std::unordered_map<std::string_view, const Operator*> by_name_;
   std::unordered_set<std::string> types_;
@@ -62,13 +62,13 @@ Table& table() {
 
 }  // namespace
 
-std::span<const Operator* const> operators() { return table().rows(); }
+std::span<const Operator* const> operators() { return table().ops(); }
 
 const Operator* find_operator(std::string_view name) { return table().find(name); }
 
-Status add_operators(std::span<const Operator* const> rows) {
-  FUSEDOPS_TRY(check_rows(rows));
-  return table().add(rows);
+Status add_operators(std::span<const Operator* const> ops) {
+  FUSEDOPS_TRY(check_operators(ops));
+  return table().add(ops);
 }
 
 }  // namespace fusedops

@@ -44,8 +44,7 @@ struct Rows {
 
 Rows as_rows(const View& view);  // for Layout::rows; a scalar is one row
 
-// The row stride of a padded output: a multiple of 16 bytes for 16-bit elements. Kernels for wider elements need no
-// padding.
+// The row stride of a padded output: a multiple of 16 bytes for 16-bit elements; wider ones need no padding.
 inline constexpr int64_t kPadded = 8;
 inline int64_t padded_row(int64_t size, DType dtype) {
   return size_of(dtype) == 2 ? (size + kPadded - 1) / kPadded * kPadded : size;

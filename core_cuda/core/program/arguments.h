@@ -35,7 +35,7 @@ struct Arguments {
   double number[kMostInputs];
   void* output[kMostResults];  // sums over columns or over all elements: partial sums, in the compute type
   int64_t rows, columns;
-  int64_t rows_per_slab, tiles;               // a block processes one tile of columns and one row chunk
+  int64_t rows_per_chunk, tiles;              // a block processes one tile of columns and one row chunk
   int64_t size[kMostRowDims];                 // the leading dimensions
   int64_t stride[kMostInputs][kMostRowDims];  // for Access::some, in elements
 };

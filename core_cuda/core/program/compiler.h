@@ -13,8 +13,7 @@ struct FusedopsText {
   const char* text;
 };
 
-// Sets the candidate paths of NVRTC, the headers of kernels, and the cache folder, empty for none. Plain C, for the
-// Python package.
+// Sets the candidate paths of NVRTC, the headers of kernels, and the cache folder (empty: none). Called from Python.
 FUSEDOPS_EXPORT void fusedops_use_compiler(const char* const* libraries, int32_t library_count,
                                            const FusedopsText* headers, int32_t header_count, const char* cache);
 }

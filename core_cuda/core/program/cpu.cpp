@@ -18,27 +18,27 @@ namespace {
 using namespace interpreter;
 
 // One bit per wanted result. Numbers have no gradient.
-uint32_t asked_results(const Call& call) {
+uint32_t wanted_results(const Call& call) {
   const Program& program = program_of(call.op);
-  uint32_t asked = 0;
+  uint32_t wanted = 0;
   for (size_t i = 0; i < program.results.size(); ++i) {
     const int like = program.results[i].like;
-    if (program.is_wanted(call, i) && (like < 0 || call.inputs[like])) asked |= uint32_t(1) << i;
+    if (program.is_wanted(call, i) && (like < 0 || call.inputs[like])) wanted |= uint32_t(1) << i;
   }
-  return asked;
+  return wanted;
 }
 
 // Calls body(pass) for each pass that is not empty.
 template <class Body>
-void for_passes(const Call& call, const Geometry& geometry, uint32_t asked, Body&& body) {
+void for_passes(const Call& call, const Geometry& geometry, uint32_t wanted, Body&& body) {
   uint32_t left = (uint32_t(1) << program_of(call.op).results.size()) - 1;
-  while (left & asked) {
-    Pass pass(call, geometry, asked, left);
+  while (left & wanted) {
+    Pass pass(call, geometry, wanted, left);
     if (pass.wanted) body(pass);
   }
 }
 
-int64_t price(const Pass& pass, int64_t elements) { return 20 + pass.plan->cost * elements / kTile; }
+int64_t cost_ns(const Pass& pass, int64_t elements) { return 20 + pass.plan->cost * elements / kTile; }
 
 // Columns narrower than the compute type are widened once, and repeated for tiles of several rows.
 template <class A>
@@ -63,7 +63,7 @@ void copy_columns(const Pass& pass) {
 template <class A>
 void run_stages(const Pass& pass) {
   for (size_t i = 0; i + 1 < pass.plan->stages.size(); ++i) {
-    pass.call.context.parallel_for(pass.rows * pass.blocks, price(pass, kTile), [&](int64_t begin, int64_t end) {
+    pass.call.context.parallel_for(pass.rows * pass.blocks, cost_ns(pass, kTile), [&](int64_t begin, int64_t end) {
       Worker<A> worker(pass);
       for (int64_t item = begin; item < end; ++item)
         worker.run_terms(static_cast<int>(i), item / pass.blocks, item % pass.blocks);
@@ -81,21 +81,21 @@ void run_stages(const Pass& pass) {
 }
 
 template <class A>
-void run_slabs(const Pass& pass) {
-  const int64_t slabs = pass.kept * pass.slabs;
-  const int64_t rows = std::min(pass.slab_tiles * pass.tile_rows, pass.folded);
+void run_chunks(const Pass& pass) {
+  const int64_t chunks = pass.kept * pass.chunks;
+  const int64_t rows = std::min(pass.chunk_tiles * pass.tile_rows, pass.folded);
   if (pass.plan->reduces() && !pass.stagewise) {
-    pass.call.context.parallel_for(slabs, price(pass, rows * pass.cols), [&](int64_t begin, int64_t end) {
+    pass.call.context.parallel_for(chunks, cost_ns(pass, rows * pass.cols), [&](int64_t begin, int64_t end) {
       Worker<A> worker(pass);
-      for (int64_t slab = begin; slab < end; ++slab) worker.run_slab(slab);
+      for (int64_t chunk = begin; chunk < end; ++chunk) worker.run_chunk(chunk);
       worker.finish();
     });
     return;
   }
-  const int64_t cost = price(pass, rows * std::min(pass.cols, kTile));
-  pass.call.context.parallel_for(slabs * pass.blocks, cost, [&](int64_t begin, int64_t end) {
+  const int64_t cost = cost_ns(pass, rows * std::min(pass.cols, kTile));
+  pass.call.context.parallel_for(chunks * pass.blocks, cost, [&](int64_t begin, int64_t end) {
     Worker<A> worker(pass);
-    for (int64_t item = begin; item < end; ++item) worker.run_slab(item / pass.blocks, item % pass.blocks);
+    for (int64_t item = begin; item < end; ++item) worker.run_chunk(item / pass.blocks, item % pass.blocks);
     worker.finish();
   });
 }
@@ -104,7 +104,7 @@ void run_slabs(const Pass& pass) {
 template <class T, class A>
 void sum_columns(const Pass& pass, const PassResult& result, T* out) {
   using fusedops::cpu::kColumns;
-  const int64_t groups = result.all_rows ? 1 : pass.kept, count = pass.kept * pass.slabs / groups;
+  const int64_t groups = result.all_rows ? 1 : pass.kept, count = pass.kept * pass.chunks / groups;
   const int64_t blocks = (pass.cols + kColumns - 1) / kColumns, cost = 50 + 20 * count;
   pass.call.context.parallel_for(groups * blocks, cost, [&](int64_t begin, int64_t end) {
     A sums[kColumns];
@@ -125,7 +125,7 @@ void sum_groups(const Pass& pass, const PassResult& result, T* out) {
   pass.call.context.parallel_for(groups, 20 + count / 4, [&](int64_t begin, int64_t end) {
     for (int64_t group = begin; group < end; ++group) {
       const A sum = fusedops::cpu::pairwise_sum(static_cast<const A*>(result.partials) + group * count, count);
-      out[by_row ? result.reach.offset(group) : group] = from_compute<T>(sum);
+      out[by_row ? result.offsets.offset(group) : group] = from_compute<T>(sum);
     }
   });
 }
@@ -134,7 +134,7 @@ template <class A>
 void run_pass(const Pass& pass) {
   copy_columns<A>(pass);
   if (pass.stagewise) run_stages<A>(pass);
-  run_slabs<A>(pass);
+  run_chunks<A>(pass);
   for (size_t i = 0; i < pass.op.program.results.size(); ++i) {
     const PassResult& result = pass.results[i];
     if (!(pass.wanted >> i & 1) || !result.partials) continue;
@@ -150,39 +150,35 @@ void run_pass(const Pass& pass) {
 }
 
 // Writes empty sums.
-void clear(const Call& call, uint32_t asked) {
+void clear(const Call& call, uint32_t wanted) {
   for (size_t i = 0; i < call.op.outputs.size(); ++i) {
     const View& out = call.outputs[i];
-    if (const int64_t n = asked >> i & 1 ? out.numel() : 0; n > 0) std::memset(out.data, 0, n * size_of(out.dtype));
+    if (const int64_t n = wanted >> i & 1 ? out.numel() : 0; n > 0) std::memset(out.data, 0, n * size_of(out.dtype));
   }
 }
 
 }  // namespace
 
-size_t cpu_workspace(const Call& call) {
+size_t workspace(const Call& call) {
+  if (call.context.cuda) return cuda_workspace(call);
   Geometry geometry;
-  // cpu() returns the error
+  // cpu() returns the error of an invalid geometry
   if (!Geometry::of(call, &geometry).ok() || !geometry.has_work(program_of(call.op))) return 0;
   size_t bytes = 0;
-  for_passes(call, geometry, asked_results(call),
+  for_passes(call, geometry, wanted_results(call),
              [&](Pass& pass) { bytes = std::max(bytes, pass.place(geometry, nullptr)); });
   return bytes;
-}
-
-size_t workspace(const Call& call) {
-  if (!call.context.cuda) return cpu_workspace(call);
-  return cuda_workspace(call);
 }
 
 Status cpu(const Call& call) {
   Geometry geometry;
   FUSEDOPS_TRY(Geometry::of(call, &geometry));
-  const uint32_t asked = asked_results(call);
+  const uint32_t wanted = wanted_results(call);
   if (!geometry.has_work(program_of(call.op))) {
-    clear(call, asked);
+    clear(call, wanted);
     return {};
   }
-  for_passes(call, geometry, asked, [&](Pass& pass) {
+  for_passes(call, geometry, wanted, [&](Pass& pass) {
     pass.place(geometry, call.workspace);
     if (pass.compute == DType::f64)
       run_pass<double>(pass);

@@ -1,5 +1,4 @@
-// The GPU engine of programs: a kernel that is compiled for the call's variant at its first use, followed by the sums
-// across blocks.
+// The GPU engine of programs: a kernel, compiled at the first use of a variant, followed by the sums across blocks.
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -22,10 +21,10 @@ struct Compiled {
 };
 
 // Allows loading code while a stream is captured, which the capture mode otherwise forbids.
-class Uncaptured {
+class RelaxedCapture {
  public:
-  Uncaptured() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~Uncaptured() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
@@ -40,7 +39,7 @@ Status compile_for(const Program& program, const Variant& variant, Compiled* com
                            cuda::device_attribute(cudaDevAttrComputeCapabilityMinor);
   std::string code;
   FUSEDOPS_TRY(compile(variant.source(program), compiled->architecture, version, &code));
-  const Uncaptured uncaptured;
+  const RelaxedCapture relaxed_capture;
   CUlibrary library;
   CUkernel kernel;
   FUSEDOPS_TRY(driver->check(driver->load(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
@@ -58,9 +57,9 @@ Status find_compiled(const Operator& op, const Variant& variant, Compiled* compi
   // cudaSetDevice makes the GPU's context current, which driver functions need. A thread of PyTorch's autograd has none
   // before its first launch by the runtime.
   FUSEDOPS_TRY(cuda::check(cudaSetDevice(device), "cudaSetDevice"));
-  const Operator* const row = &op;
+  const Operator* const key_op = &op;
   std::string key = variant.bytes();
-  key.append(reinterpret_cast<const char*>(&row), sizeof row)
+  key.append(reinterpret_cast<const char*>(&key_op), sizeof key_op)
       .append(reinterpret_cast<const char*>(&device), sizeof device);
   {
     const std::shared_lock lock(mutex);
@@ -84,11 +83,12 @@ Status launch(const Call& call, const Plan& plan, const Compiled& compiled) {
     std::copy_n(g.inputs[i].strides, g.dims, arguments.stride[i]);
   }
   for (size_t i = 0; i < call.op.outputs.size(); ++i)
-    arguments.output[i] =
-        plan.rest[i] == Plan::Rest::none ? call.outputs[i].data : static_cast<char*>(call.workspace) + plan.offset[i];
+    arguments.output[i] = plan.final_sum[i] == Plan::FinalSum::none
+                              ? call.outputs[i].data
+                              : static_cast<char*>(call.workspace) + plan.offset[i];
   arguments.rows = g.rows;
   arguments.columns = g.cols;
-  arguments.rows_per_slab = plan.rows_per_slab;
+  arguments.rows_per_chunk = plan.rows_per_chunk;
   arguments.tiles = plan.tiles;
   std::copy_n(g.sizes, g.dims, arguments.size);
 
@@ -96,13 +96,13 @@ Status launch(const Call& call, const Plan& plan, const Compiled& compiled) {
   overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   overlap.value.programmaticStreamSerializationAllowed = 1;
   CUlaunchConfig config = {};
-  config.gridDimX = static_cast<unsigned>(plan.slabs * plan.tiles);
+  config.gridDimX = static_cast<unsigned>(plan.chunks * plan.tiles);
   config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   config.blockDimX = plan.variant.threads;
   config.hStream = static_cast<CUstream>(call.context.stream);
   config.attrs = &overlap;
   config.numAttrs = compiled.architecture >= 90 ? 1 : 0;
-  if (plan.slabs * plan.tiles > INT32_MAX)
+  if (plan.chunks * plan.tiles > INT32_MAX)
     return Status::error("fusedops: ", call.op.name, " needs more blocks than a GPU can count");
   void* parameters[] = {&arguments};
   return driver()->check(driver()->launch(&config, compiled.function, parameters, nullptr), "a kernel launch");
@@ -185,16 +185,16 @@ Status finish(const Call& call, const Plan& plan) {
   for (size_t i = 0; i < program.results.size(); ++i) {
     const A* const sums = reinterpret_cast<const A*>(static_cast<const char*>(call.workspace) + plan.offset[i]);
     const View& out = call.outputs[i];
-    switch (plan.rest[i]) {
-      case Plan::Rest::none:
+    switch (plan.final_sum[i]) {
+      case Plan::FinalSum::none:
         break;
-      case Plan::Rest::slabs:
-        FUSEDOPS_TRY(cuda::sum_slabs(call.context, sums, plan.slabs, plan.geometry.cols, out));
+      case Plan::FinalSum::chunks:
+        FUSEDOPS_TRY(cuda::sum_row_chunks(call.context, sums, plan.chunks, plan.geometry.cols, out));
         break;
-      case Plan::Rest::partials:
-        FUSEDOPS_TRY(cuda::sum_partials(call.context, sums, plan.slabs * plan.tiles, out));
+      case Plan::FinalSum::partials:
+        FUSEDOPS_TRY(cuda::sum_partials(call.context, sums, plan.chunks * plan.tiles, out));
         break;
-      case Plan::Rest::folded: {
+      case Plan::FinalSum::folded: {
         const bool has_columns = plan.variant.output[i] == Access::full;
         const Folding folding(plan.geometry, plan.geometry.of(program.results[i]), has_columns);
         FUSEDOPS_TRY(fold(call.context, folding, has_columns, sums, out));

@@ -3,26 +3,26 @@
 #include <deque>
 #include <mutex>
 
-#include "core/declaration/said.h"
+#include "core/declaration/thread_local_text.h"
 
 namespace fusedops::program {
 namespace {
 
 // Names are never freed, like the operators.
-const char* kept(std::string text) {
+const char* interned(std::string text) {
   static std::deque<std::string>& texts = *new std::deque<std::string>();
   return texts.emplace_back(std::move(text)).c_str();
 }
 
 void declare_arguments(const FusedopsDefinition& given, ProgramOperator& op) {
-  op.name = kept(given.name);
+  op.name = interned(given.name);
   for (int i = 0; i < given.inputs; ++i) {
-    op.inputs.add({.name = kept(given.input[i].name), .kind = static_cast<Kind>(given.input[i].kind)});
+    op.inputs.add({.name = interned(given.input[i].name), .kind = static_cast<Kind>(given.input[i].kind)});
   }
   for (int i = 0; i < given.results; ++i) {
     const int like = given.result[i].result.like;
-    op.outputs.add({kept(given.result[i].name), like < 0 ? "common()" : op.inputs[like].name});
-    if (given.needs) op.attributes.add({kept(std::string("need_") + given.result[i].name), Type::boolean, "true"});
+    op.outputs.add({interned(given.result[i].name), like < 0 ? "common()" : op.inputs[like].name});
+    if (given.needs) op.attributes.add({interned(std::string("need_") + given.result[i].name), Type::boolean, "true"});
   }
 }
 
@@ -45,12 +45,12 @@ std::string axes(const FusedopsDefinition& given) {
 
 // The backward takes the inputs and the upstream gradients, in this order.
 Step derivative(const FusedopsDefinition& given, const ProgramOperator& op) {
-  Step step{.op = kept(given.backward), .gradients = {}};
+  Step step{.op = interned(given.backward), .gradients = {}};
   for (int i = 0; i < given.inputs; ++i) {
     step.inputs.push_back(op.inputs[i].name);
-    step.gradients.push_back({op.inputs[i].name, kept(given.gradients[i])});
+    step.gradients.push_back({op.inputs[i].name, interned(given.gradients[i])});
   }
-  for (const Output& output : op.outputs) step.inputs.push_back(kept(std::string("d") + output.name));
+  for (const Output& output : op.outputs) step.inputs.push_back(interned(std::string("d") + output.name));
   return step;
 }
 
@@ -77,9 +77,9 @@ Status define(const FusedopsDefinition& given) {
   op->workspace = workspace;
   op->cpu = cpu;
   op->cuda = cuda;
-  op->axes = {{kept(axes(given))}};
-  const Operator* const row = op.get();
-  FUSEDOPS_TRY(add_operators({&row, 1}));
+  op->axes = {{interned(axes(given))}};
+  const Operator* const added = op.get();
+  FUSEDOPS_TRY(add_operators({&added, 1}));
   (void)op.release();  // owned by the table
   return {};
 }
@@ -91,5 +91,5 @@ const char* fusedops_define(const FusedopsDefinition* definition) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const fusedops::Status status = fusedops::program::define(*definition);
-  return status.ok() ? nullptr : fusedops::said(status.sentence());
+  return status.ok() ? nullptr : fusedops::thread_local_text(status.sentence());
 }

@@ -1,5 +1,4 @@
-// The element functions of programs, for host and device. On the host most have no calls and no branches, so compilers
-// vectorize loops over them.
+// The element functions of programs, for host and device. On the host most have no calls and no branches.
 #pragma once
 
 #include <bit>

@@ -19,8 +19,7 @@ struct Walk {
 };
 
 // The broadcast shape of the inputs without dimensions of size 1. Neighbouring dimensions are merged where each input
-// has all or none of them. The last remaining dimension holds the columns. In a program with reductions it is always
-// the last dimension itself.
+// has all or none of them. The last one holds the columns; with reductions, it is always the last dimension itself.
 struct Geometry {
   int64_t rows, cols;
   int dims;                    // leading dimensions

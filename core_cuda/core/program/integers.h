@@ -18,8 +18,7 @@ inline constexpr bool is_integral_element =
     std::is_same_v<T, Boolean> || std::is_same_v<T, uint8_t> || std::is_same_v<T, int8_t> ||
     std::is_same_v<T, int16_t> || std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>;
 
-// An element in the compute type A. Integers that A cannot represent round to nearest even, as in the frameworks'
-// conversions.
+// An element in the compute type A, rounded to nearest even as in the frameworks' conversions.
 template <class A, class T>
 FUSEDOPS_HD A value_of(T element) {
   if constexpr (std::is_same_v<T, Boolean>)

@@ -14,7 +14,7 @@ using A = compute_t<V::T>;
 constexpr int kPack = 16 / sizeof(V::T);
 constexpr int kGroups = V::kThreads / V::kAcross;
 constexpr int kWarps = V::kThreads / 32;
-constexpr int kMostWords = kPack * sizeof(A) / 4;  // per pack of the compute type
+constexpr int kMaxWords = kPack * sizeof(A) / 4;  // per pack of the compute type
 constexpr int kAhead = !V::kSeveral || V::kChunked || Program::kStages ? 1 : 2;
 constexpr int kInputs = Program::kInputs, kOutputs = Program::kOutputs, kReductions = Program::kReductions;
 
@@ -229,11 +229,11 @@ FN A fold_lanes(A value) {
 // Reduces over the threads of a row. A block that shares a row alternates between two buffers for the warps' results,
 // so one barrier keeps a warp from overwriting values that another has not read.
 template <int kKind>
-FN A fold_row(A value, A (*places)[kWarps], int& turn) {
+FN A fold_row(A value, A (*places)[kWarps], int& buffer) {
   value = fold_lanes<kKind, (V::kAcross < 32 ? V::kAcross : 32)>(value);
   if constexpr (V::kAcross > 32) {
-    A* const place = places[turn];
-    turn ^= 1;
+    A* const place = places[buffer];
+    buffer ^= 1;
     if (threadIdx.x % 32 == 0) place[threadIdx.x / 32] = value;
     __syncthreads();
     const int lane = threadIdx.x % 32;
@@ -258,15 +258,15 @@ class Kernel {
       return;
     }
     // In 32 bits: a 64-bit division takes as long as the rest of a short program.
-    const uint32_t slab = V::kTiled ? blockIdx.x / uint32_t(a.tiles) : blockIdx.x;
-    tile_ = V::kTiled ? blockIdx.x - slab * uint32_t(a.tiles) : 0;
-    const int64_t begin = slab * a.rows_per_slab;
-    const int64_t end = begin + a.rows_per_slab < a.rows ? begin + a.rows_per_slab : a.rows;
+    const uint32_t row_chunk = V::kTiled ? blockIdx.x / uint32_t(a.tiles) : blockIdx.x;
+    tile_ = V::kTiled ? blockIdx.x - row_chunk * uint32_t(a.tiles) : 0;
+    const int64_t begin = row_chunk * a.rows_per_chunk;
+    const int64_t end = begin + a.rows_per_chunk < a.rows ? begin + a.rows_per_chunk : a.rows;
     prepare();
     // Loads of several rows can be in flight if nothing waits for a whole row.
 #pragma unroll kAhead
     for (int64_t first = begin; first < end; first += kGroups) compute_row(first + group, first + group < end);
-    finish(slab);
+    finish(row_chunk);
   }
 
  private:
@@ -356,8 +356,8 @@ class Kernel {
   template <bool kLate>
   FN void load_chunk(Column chunk, int64_t row, bool active) {
     for_each<0, kInputs>([&](auto i) {
-      constexpr bool kKept = V::kInput[i.value] == Access::column && !V::kChunked;  // loaded once for all rows
-      if constexpr (kAlongColumns<i.value> && V::kLate[i.value] == kLate && !kKept) {
+      constexpr bool kIsLoadedOnce = V::kInput[i.value] == Access::column && !V::kChunked;  // loaded once for all rows
+      if constexpr (kAlongColumns<i.value> && V::kLate[i.value] == kLate && !kIsLoadedOnce) {
 #pragma unroll
         for (int held = 0; held < V::kHeld; ++held) load<i.value>(chunk, held, row, active);
       }
@@ -433,7 +433,7 @@ class Kernel {
     for_each<0, kReductions>([&](auto q) {
       constexpr Reduction kReduction = Program::kReduction[q.value];
       if constexpr (kReduction.stage == kStage) {
-        reduced_[q.value] = fold_row<kReduction.kind>(folds[q.value], places(), turn_);
+        reduced_[q.value] = fold_row<kReduction.kind>(folds[q.value], places(), buffer_);
         if constexpr (kReduction.kind == kMean) reduced_[q.value] /= A(a.columns);
       }
     });
@@ -487,14 +487,14 @@ class Kernel {
       using E = ElementOf<V::kOutputType[o.value]>;
       if constexpr (V::kOutput[o.value] == Access::row) {
         A sum = row_sum[o.value];
-        if constexpr (!V::kOfRows[o.value]) sum = fold_row<kSum>(sum, places(), turn_);
+        if constexpr (!V::kOfRows[o.value]) sum = fold_row<kSum>(sum, places(), buffer_);
         if (across == 0 && active) static_cast<E*>(a.output[o.value])[row] = from_compute<E>(sum);
       }
     });
   }
 
   // Stores the partial sums of the chunk.
-  FN void finish(int64_t slab) {
+  FN void finish(int64_t row_chunk) {
     for_each<0, kOutputs>([&](auto o) {
       A* const partial = static_cast<A*>(a.output[o.value]);
       if constexpr (V::kOutput[o.value] == Access::column) {
@@ -505,7 +505,7 @@ class Kernel {
             const Column at = column(0, held);
 #pragma unroll
             for (int j = 0; j < kPack; ++j)
-              if (at + j < columns()) partial[slab * a.columns + at + j] = column_sum_[o.value][held][j];
+              if (at + j < columns()) partial[row_chunk * a.columns + at + j] = column_sum_[o.value][held][j];
           }
         }
       }
@@ -552,8 +552,8 @@ class Kernel {
   const Arguments& a;
   const int across, group;
   int64_t tile_ = 0;
-  int turn_ = 0;
-  uint32_t pack_[kInputs][V::kHeld][kMostWords];
+  int buffer_ = 0;
+  uint32_t pack_[kInputs][V::kHeld][kMaxWords];
   A uniform_[kInputs];
   int64_t offset_[kInputs];
   A reduced_[kReductions + 1];

@@ -1,5 +1,4 @@
-// The parts of <bit>, <cmath>, <cstdint> and <type_traits> that the element functions use. NVRTC has no standard
-// library.
+// The parts of the standard library that the element functions use. NVRTC has none.
 #pragma once
 
 using int8_t = signed char;

@@ -124,7 +124,6 @@ inline const Program& program_of(const Operator& op) { return program_operator(o
 
 Status rule(Rule& rule);
 size_t workspace(const Call& call);
-size_t cpu_workspace(const Call& call);
 size_t cuda_workspace(const Call& call);
 Status cpu(const Call& call);
 FUSEDOPS_CUDA_KERNEL Status cuda(const Call& call);

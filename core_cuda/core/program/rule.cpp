@@ -6,8 +6,7 @@
 namespace fusedops::program {
 namespace {
 
-// Checks that all floating inputs have one dtype, or float32 and one 16-bit dtype in any order. Booleans and integers
-// are always allowed.
+// Floating inputs have one dtype, or float32 and one 16-bit dtype in any order. Booleans and integers are allowed.
 Status check_dtypes(const Rule& rule, DType element) {
   const auto& inputs = rule.op.inputs;
   int like = -1;  // the first input of that dtype

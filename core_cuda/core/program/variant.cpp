@@ -8,7 +8,7 @@
 namespace fusedops::program {
 namespace {
 
-constexpr int kMostHeld = 4;
+constexpr int kMaxHeld = 4;
 
 constexpr int64_t kEnoughBlocks = 1024;  // fill the largest GPU
 
@@ -45,11 +45,11 @@ class Planner {
     v_.dims = static_cast<uint16_t>(g_.dims);
     read_inputs();
     if (needs_whole_rows())
-      share_rows();
+      assign_rows();
     else
-      share_columns();
+      assign_columns();
     read_results();
-    share_slabs();
+    assign_row_chunks();
     find_late_inputs();
     v_.blocks = static_cast<uint16_t>(std::clamp<int64_t>(threads_at_once() / v_.threads, 1, 32));
     place_sums();
@@ -88,26 +88,26 @@ class Planner {
   }
 
   // Assigns a row to part of a warp, to a warp or to a block.
-  void share_rows() {
+  void assign_rows() {
     plan_.tiles = 1;
     if (packs_ <= 32) {
       share(256, static_cast<int>(std::bit_ceil(static_cast<uint64_t>(packs_))), 1);
-    } else if (packs_ <= 32 * kMostHeld) {
+    } else if (packs_ <= 32 * kMaxHeld) {
       share(256, 32, static_cast<int>(ceil_div(packs_, 32)));
     } else {
       const bool sums = has_sums(Access::column);
       int threads = 128;
-      while (threads < 1024 && packs_ > (sums && threads < 256 ? 2 : kMostHeld) * threads) threads *= 2;
+      while (threads < 1024 && packs_ > (sums && threads < 256 ? 2 : kMaxHeld) * threads) threads *= 2;
       const int64_t held = ceil_div(packs_, threads);
-      v_.chunked = held > kMostHeld;
+      v_.chunked = held > kMaxHeld;
       share(threads, threads, static_cast<int>(v_.chunked ? 2 : held));
     }
   }
 
   // Assigns a tile of columns to a block, if columns are independent.
-  void share_columns() {
+  void assign_columns() {
     const int across = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(std::clamp<int64_t>(packs_, 1, 256))));
-    share(256, across, g_.rows == 1 && has_sums(Access::single) ? kMostHeld : 1);
+    share(256, across, g_.rows == 1 && has_sums(Access::single) ? kMaxHeld : 1);
     plan_.tiles = ceil_div(packs_, int64_t(v_.across) * v_.held);
   }
 
@@ -119,7 +119,7 @@ class Planner {
 
   void read_results() {
     for (size_t i = 0; i < program_.results.size(); ++i) {
-      plan_.rest[i] = Plan::Rest::none;
+      plan_.final_sum[i] = Plan::FinalSum::none;
       if (!is_wanted(i)) continue;  // Access::number
       const Walk& walk = this->walk(i);
       v_.output[i] = walk.access;
@@ -130,34 +130,35 @@ class Planner {
         continue;
       }
       if (walk.access == Access::single) {
-        plan_.rest[i] = Plan::Rest::partials;
+        plan_.final_sum[i] = Plan::FinalSum::partials;
       } else if (walk.access == Access::column && !v_.chunked) {
-        plan_.rest[i] = Plan::Rest::slabs;
+        plan_.final_sum[i] = Plan::FinalSum::chunks;
       } else if (walk.access == Access::column || walk.access == Access::some) {
-        plan_.rest[i] = Plan::Rest::folded;
+        plan_.final_sum[i] = Plan::FinalSum::folded;
         v_.output[i] = walk.along_columns ? Access::full : Access::row;
       }
-      if (plan_.rest[i] != Plan::Rest::none) v_.output_type[i] = kCompute;
+      if (plan_.final_sum[i] != Plan::FinalSum::none) v_.output_type[i] = kCompute;
     }
   }
 
   // Chooses row chunks: as many rows as leave enough blocks, since sums over rows stay in registers.
-  void share_slabs() {
+  void assign_row_chunks() {
     const int64_t groups = v_.threads / v_.across, turns = ceil_div(g_.rows, groups);
-    const bool sums = std::any_of(plan_.rest, plan_.rest + program_.results.size(), [](Plan::Rest rest) {
-      return rest == Plan::Rest::slabs || rest == Plan::Rest::partials;
-    });
-    const bool rows_of_blocks = v_.across > 32 && needs_whole_rows();  // fewer of them fill a multiprocessor
-    int64_t per_slab = 1;
+    const bool sums =
+        std::any_of(plan_.final_sum, plan_.final_sum + program_.results.size(), [](Plan::FinalSum final_sum) {
+          return final_sum == Plan::FinalSum::chunks || final_sum == Plan::FinalSum::partials;
+        });
+    const bool has_block_rows = v_.across > 32 && needs_whole_rows();  // fewer of them fill a multiprocessor
+    int64_t per_chunk = 1;
     if (sums)
-      per_slab = ceil_div(turns * plan_.tiles, kEnoughBlocks * 256 / (rows_of_blocks ? 2 * v_.threads : v_.threads));
+      per_chunk = ceil_div(turns * plan_.tiles, kEnoughBlocks * 256 / (has_block_rows ? 2 * v_.threads : v_.threads));
     else if (program_.reductions.empty())
-      per_slab = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
-    plan_.rows_per_slab = std::max<int64_t>(per_slab, 1) * groups;
-    v_.several = per_slab > 1;
+      per_chunk = std::clamp<int64_t>(turns * plan_.tiles / (8 * kEnoughBlocks), 1, 4);
+    plan_.rows_per_chunk = std::max<int64_t>(per_chunk, 1) * groups;
+    v_.several = per_chunk > 1;
     v_.tiled = plan_.tiles > 1;
     v_.single_row = g_.rows == 1;
-    plan_.slabs = ceil_div(g_.rows, plan_.rows_per_slab);
+    plan_.chunks = ceil_div(g_.rows, plan_.rows_per_chunk);
   }
 
   void find_late_inputs() {
@@ -176,7 +177,7 @@ class Planner {
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
       if (v_.along_columns[i] && !v_.late[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
     for (size_t i = 0; i < program_.results.size(); ++i) {
-      if (plan_.rest[i] == Plan::Rest::slabs) registers += v_.held * pack;
+      if (plan_.final_sum[i] == Plan::FinalSum::chunks) registers += v_.held * pack;
       if (v_.output[i] == Access::full) registers += 4;
     }
     return 65536 / registers;
@@ -185,9 +186,9 @@ class Planner {
   void place_sums() {
     const auto size = static_cast<int64_t>(size_of(compute_dtype(v_.dtype)));
     for (size_t i = 0; i < program_.results.size(); ++i) {
-      if (plan_.rest[i] == Plan::Rest::none) continue;
-      int64_t count = plan_.slabs * (plan_.rest[i] == Plan::Rest::slabs ? g_.cols : plan_.tiles);
-      if (plan_.rest[i] == Plan::Rest::folded) count = g_.rows * (v_.output[i] == Access::full ? g_.cols : 1);
+      if (plan_.final_sum[i] == Plan::FinalSum::none) continue;
+      int64_t count = plan_.chunks * (plan_.final_sum[i] == Plan::FinalSum::chunks ? g_.cols : plan_.tiles);
+      if (plan_.final_sum[i] == Plan::FinalSum::folded) count = g_.rows * (v_.output[i] == Access::full ? g_.cols : 1);
       plan_.offset[i] = plan_.workspace;
       plan_.workspace += (count * size + 15) / 16 * 16;
     }
@@ -199,7 +200,7 @@ class Planner {
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
       if (v_.along_columns[i]) v_.aligned = v_.aligned && is_aligned(call_.inputs[i]->data);
     for (size_t i = 0; i < program_.results.size(); ++i)
-      if (v_.output[i] == Access::full && plan_.rest[i] == Plan::Rest::none)
+      if (v_.output[i] == Access::full && plan_.final_sum[i] == Plan::FinalSum::none)
         v_.aligned = v_.aligned && is_aligned(call_.outputs[i].data);
   }
 

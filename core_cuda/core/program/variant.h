@@ -35,12 +35,12 @@ struct Variant {
 
 struct Plan {
   // The processing of a result after the kernel.
-  enum class Rest : uint8_t { none, slabs, partials, folded };
+  enum class FinalSum : uint8_t { none, chunks, partials, folded };
 
   Geometry geometry;
   Variant variant;
-  int64_t slabs, rows_per_slab, tiles;
-  Rest rest[kMaxOutputs];
+  int64_t chunks, rows_per_chunk, tiles;
+  FinalSum final_sum[kMaxOutputs];
   int64_t offset[kMaxOutputs];  // in the workspace, for results that are summed after the kernel
   int64_t workspace = 0;        // bytes
 

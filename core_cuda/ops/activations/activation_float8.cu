@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   using A = compute_t<T>;
   using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
   __shared__ A scratch[32];
-  const int last = gridDim.x - 1, block = out.is_second() ? last - blockIdx.x : blockIdx.x;
+  const int last = gridDim.x - 1, block = out.is_second_pass() ? last - blockIdx.x : blockIdx.x;
   const RowThread<kThreads> me(groups, kVariant == RowVariant::many ? block : block >> (__ffs(groups.cluster) - 1));
   const Index columns = static_cast<Index>(me.row < packs.call.rows ? groups.end(packs.call.size) : 0);
   A y[kPacks][kPack];

@@ -43,7 +43,7 @@ size_t backward_workspace(const Call& call) {
   const BiasActBackward<float> backward(call);  // shapes only
   if (!backward.need_dbias) return 0;
   const DType dtype = call.inputs[input_of(kBiasActBackward, "x")]->dtype;
-  return backward.slabs.count * backward.size * size_of(compute_dtype(dtype));
+  return backward.chunks.count * backward.size * size_of(compute_dtype(dtype));
 }
 
 // Elements [column, column + n) of the bias, in the compute type.
@@ -113,7 +113,7 @@ void backward_block(const BiasActBackward<T>& call, int64_t row, int64_t column,
   const A* x = cpu::widened(call.x + row * call.x_stride + column, x_buffer, n);
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i)
-    dx[i] = activations::pulled_back<Activation>(dy[i], Activation::at(x[i] + bias[i]).slope);
+    dx[i] = activations::apply_slope<Activation>(dy[i], Activation::at(x[i] + bias[i]).slope);
   results.keep(n);
 }
 
@@ -133,11 +133,11 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
     });
     return {};
   }
-  const int64_t slab_cost = kCost * std::max<int64_t>(1, call.slabs.rows);
-  cpu::for_row_blocks(context, call.slabs.count, call.size, slab_cost, [&](int64_t slab, int64_t column, int64_t n) {
+  const int64_t chunk_cost = kCost * std::max<int64_t>(1, call.chunks.rows);
+  cpu::for_row_blocks(context, call.chunks.count, call.size, chunk_cost, [&](int64_t chunk, int64_t column, int64_t n) {
     A buffer[kBlock], sums[kBlock] = {};
     const A* bias = bias_block<T>(call.bias, column, n, buffer);
-    const int64_t first = slab * call.slabs.rows, last = std::min(first + call.slabs.rows, call.rows);
+    const int64_t first = chunk * call.chunks.rows, last = std::min(first + call.chunks.rows, call.rows);
     for (int64_t row = first; row < last; ++row) {
       auto results = results_of(row, column);
       backward_block<Activation>(call, row, column, n, bias, results);
@@ -145,10 +145,10 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) sums[i] += dx[i];
     }
-    std::copy_n(sums, n, call.partials + slab * call.size + column);
+    std::copy_n(sums, n, call.partials + chunk * call.size + column);
     if (streamed) cpu::finish_streaming();
   });
-  return cpu::sum_partials(context, call.partials, call.slabs.count, call.size, call.dbias);
+  return cpu::sum_partials(context, call.partials, call.chunks.count, call.size, call.dbias);
 }
 
 Status forward_cpu(const Call& call) {

@@ -25,10 +25,10 @@ struct BiasActKernel {
 
 // Multiplies dy by the slope: dx in place of dy.
 template <class Activation, int kWidth, class A>
-__device__ void pull_back(A (&dy)[kWidth], const A (&x)[kWidth], const A (&bias)[kWidth]) {
+__device__ void apply_slopes(A (&dy)[kWidth], const A (&x)[kWidth], const A (&bias)[kWidth]) {
 #pragma unroll
   for (int i = 0; i < kWidth; ++i)
-    dy[i] = activations::pulled_back<Activation>(dy[i], Activation::at(sum(x[i], bias[i])).slope);
+    dy[i] = activations::apply_slope<Activation>(dy[i], Activation::at(sum(x[i], bias[i])).slope);
 }
 
 template <class T>
@@ -42,7 +42,7 @@ struct BiasActBackwardKernel {
     load_elements<kWidth>(call.dy + row * call.dy_stride + column, count, dy);
     load_elements<kWidth>(call.x + row * call.x_stride + column, count, x);
     load_elements<kWidth, T>(call.bias, column, count, kNoBias<T>, bias);
-    pull_back<Activation>(dy, x, bias);
+    apply_slopes<Activation>(dy, x, bias);
     store_elements<kWidth>(dy, call.dx + row * call.size + column, count);
   }
 };
@@ -71,19 +71,19 @@ struct Raw<kWidth, T> {
 // dx, and the sums of its columns over a row chunk. A thread walks down kWidth columns with the loads of several rows
 // in flight. The row argument of run() is the chunk.
 template <class T>
-struct BiasActSlabKernel {
+struct BiasActChunkKernel {
   static constexpr int kBlockThreads = 128;  // small, so that few rows fill the GPU
   BiasActBackward<T> call;
 
   template <class Activation, int kWidth>
-  __device__ void run(int64_t slab, int64_t column, int64_t count) const {
+  __device__ void run(int64_t chunk, int64_t column, int64_t count) const {
     // The identity reads dy only, for twice as many rows at a time.
     constexpr int kAhead = std::is_same_v<Activation, activations::Identity> ? 8 : 4;
     using A = compute_t<T>;
     A bias[kWidth], sums[kWidth] = {};
     load_elements<kWidth, T>(call.bias, column, count, kNoBias<T>, bias);
-    const int64_t first = slab * call.slabs.rows;
-    const int rows = static_cast<int>(call.slabs.rows < call.rows - first ? call.slabs.rows : call.rows - first);
+    const int64_t first = chunk * call.chunks.rows;
+    const int rows = static_cast<int>(call.chunks.rows < call.rows - first ? call.chunks.rows : call.rows - first);
     const T* dys = call.dy + first * call.dy_stride + column;
     const T* xs = call.x + first * call.x_stride + column;
     T* dxs = call.dx + first * call.size + column;
@@ -101,7 +101,7 @@ struct BiasActSlabKernel {
         A dy[kWidth], x[kWidth];
         raw_dy[k].widen(dy);
         raw_x[k].widen(x);
-        pull_back<Activation>(dy, x, bias);
+        apply_slopes<Activation>(dy, x, bias);
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) sums[i] = sum(sums[i], dy[i]);
         if (call.dx) store_elements<kWidth>(dy, dxs + k * call.size, count);
@@ -110,7 +110,7 @@ struct BiasActSlabKernel {
       xs += kAhead * call.x_stride;
       dxs += kAhead * call.size;
     }
-    A* partials = call.partials + slab * call.size + column;
+    A* partials = call.partials + chunk * call.size + column;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i)
       if (i < count) partials[i] = sums[i];
@@ -143,9 +143,9 @@ Status backward(const BiasActBackward<T>& call, const Context& context) {
     return run_rows<kPackSize<T>>(context, BiasActBackwardKernel<T>{call}, call.activation, call.rows, call.size,
                                   all_aligned);
   }
-  FUSEDOPS_TRY(run_rows<kPackSize<T>>(context, BiasActSlabKernel<T>{call}, call.activation, call.slabs.count, call.size,
-                                      all_aligned));
-  return sum_slabs(context, call.partials, call.slabs.count, call.size, call.dbias);
+  FUSEDOPS_TRY(run_rows<kPackSize<T>>(context, BiasActChunkKernel<T>{call}, call.activation, call.chunks.count,
+                                      call.size, all_aligned));
+  return sum_row_chunks(context, call.partials, call.chunks.count, call.size, call.dbias);
 }
 
 }  // namespace

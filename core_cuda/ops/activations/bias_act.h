@@ -94,7 +94,7 @@ struct BiasActBackward {
     const Rows x_rows = as_rows(*call.inputs[input_of(kBiasActBackward, "x")]);
     rows = x_rows.count, size = x_rows.size, dy_stride = dy_rows.stride, x_stride = x_rows.stride;
     if (!bias.data && !need_dbias) join_rows(rows, size, {dy_stride, x_stride});
-    slabs = slabs_of(rows);
+    chunks = row_chunks_of(rows);
   }
 
   int activation;
@@ -105,8 +105,8 @@ struct BiasActBackward {
   T* dx;           // null: not needed
   bool need_dbias;
   View dbias;
-  Slabs slabs;             // row chunks of dbias
-  compute_t<T>* partials;  // [slabs][size]
+  RowChunks chunks;        // row chunks of dbias
+  compute_t<T>* partials;  // [chunks][size]
 };
 
 }  // namespace fusedops

@@ -89,7 +89,7 @@ void backward(const GatedActBackward<T>& call, const Context& context) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; ++i) {
       const Activated<A> act = Activation::at(gate[i]);
-      dgate[i] = activations::pulled_back<Activation>(dy[i] * up[i], act.slope);
+      dgate[i] = activations::apply_slope<Activation>(dy[i] * up[i], act.slope);
       dup[i] = dy[i] * act.value;
     }
     dgates.keep(n);

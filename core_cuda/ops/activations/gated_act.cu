@@ -36,7 +36,7 @@ struct GatedActBackwardKernel {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const Activated<compute_t<T>> act = Activation::at(gate[i]);
-      gate[i] = activations::pulled_back<Activation>(dy[i] * up[i], act.slope);
+      gate[i] = activations::apply_slope<Activation>(dy[i] * up[i], act.slope);
       up[i] = dy[i] * act.value;
     }
     const int64_t at = row * call.out_stride + column;

@@ -45,8 +45,7 @@ __device__ compute_t<T> axpby_backward_tile(const AxpbyBackward<T>& call) {
   return sum;
 }
 
-// Reads dy and x and writes dx. Limit: memory bandwidth, for three tensors. Each block processes one tile and writes
-// the sum of its terms.
+// Reads dy and x and writes dx at memory bandwidth. Each block processes one tile and writes the sum of its terms.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads) axpby_backward_kernel(AxpbyBackward<T> call) {
   begin_kernel();

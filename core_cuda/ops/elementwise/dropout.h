@@ -1,6 +1,5 @@
-// dropout: y = x / (1 - rate) for kept elements, else 0. It is linear, so its gradient is the same function.
-// Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, "Dropout: a simple way to prevent neural networks from
-// overfitting", 2014.
+// dropout: y = x / (1 - rate) for kept elements, else 0. It is linear: its gradient is the same function. Srivastava et
+// al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
 #pragma once
 
 #include "core/common/dropout.h"

@@ -18,7 +18,7 @@ template <const Signature& kOp>
 Status rule(Rule& rule) {
   FUSEDOPS_TRY(elementwise_rule<kOp>(rule));
   const size_t count = coefficients_of<kOp>(rule.attributes).size();
-  if (count >= 1 && count <= kMostCoefficients) return {};
+  if (count >= 1 && count <= kMaxCoefficients) return {};
   return must_be(rule, "coefficients", "1 to 8 numbers", std::to_string(count));
 }
 

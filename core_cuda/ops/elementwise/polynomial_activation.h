@@ -1,5 +1,4 @@
-// polynomial_activation: y = c[0] + c[1] x + ... by Horner's rule. Its gradient is dy times the derivative's
-// polynomial.
+// polynomial_activation: y = c[0] + c[1] x + ... by Horner's rule. Its gradient is dy times the derivative.
 #pragma once
 
 #include <string>
@@ -64,9 +63,9 @@ struct PolynomialBackward {
   }
 };
 
-inline constexpr int kMostCoefficients = 8;
+inline constexpr int kMaxCoefficients = 8;
 
-// Calls body(Polynomial<n>) for n coefficients, 1 <= n <= kMostCoefficients.
+// Calls body(Polynomial<n>) for n coefficients, 1 <= n <= kMaxCoefficients.
 template <int kCount = 1, class Body>
 Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
   if (coefficients.size() == kCount) {
@@ -74,7 +73,7 @@ Status with_polynomial(const std::vector<double>& coefficients, Body&& body) {
     for (int k = 0; k < kCount; ++k) polynomial.coefficients[k] = coefficients[k];
     return body(polynomial);
   }
-  if constexpr (kCount < kMostCoefficients) return with_polynomial<kCount + 1>(coefficients, body);
+  if constexpr (kCount < kMaxCoefficients) return with_polynomial<kCount + 1>(coefficients, body);
   return Status::error("fusedops: no polynomial has ", std::to_string(coefficients.size()), " coefficients");
 }
 

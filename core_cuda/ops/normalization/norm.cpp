@@ -1,7 +1,5 @@
-// Rules, CPU kernels and derivatives of both norms.
-//
-// Limit: memory bandwidth. Threads take rows. A row is read from memory once, and from the L1 cache in each further
-// pass.
+// Rules, CPU kernels and derivatives of both norms. Limit: memory bandwidth. Threads take rows. A row is read from
+// memory once, and from the L1 cache in each further pass.
 #include "ops/normalization/norm.h"
 
 #include <cmath>
@@ -65,7 +63,7 @@ Status backward_rule(Rule& rule) {
 using cpu::kBlock;
 
 // 16-bit rows up to this length are widened once for all passes.
-constexpr int64_t kWideRow = 4096;
+constexpr int64_t kMaxWidenedRow = 4096;
 
 // The sum of body(start, n, row...) over the blocks of rows of equal length. body gets n elements of each row, from
 // `start` on, in the compute type A.
@@ -173,7 +171,7 @@ void forward(const NormForward<T>& norm, const A* factor, const A* shift, bool c
   };
   const int64_t nanoseconds_per_row = 40 + cols / 2;
   context.parallel_for(norm.rows, nanoseconds_per_row, [&](int64_t begin, int64_t end) {
-    A wide[kWideRow];
+    A wide[kMaxWidenedRow];
     for (int64_t row = begin; row < end; ++row) {
       const T* x = norm.x + row * norm.x_stride;
       if (norm.residual) {
@@ -181,13 +179,13 @@ void forward(const NormForward<T>& norm, const A* factor, const A* shift, bool c
         const T* residual = norm.residual + row * norm.residual_stride;
         const auto add = [](A x, A residual) { return x + residual; };
         if (norm.added.dropout.seed)
-          cpu::apply_drawing(norm.added.template prepared<T>(), row * cols, false, cols, s, x, residual);
+          cpu::apply_with_words(norm.added.template prepared<T>(), row * cols, false, cols, s, x, residual);
         else
           cpu::apply(add, false, cols, s, x, residual);
         x = s;
       }
       if constexpr (!std::is_same_v<T, A>) {
-        if (cols <= kWideRow) {
+        if (cols <= kMaxWidenedRow) {
           cpu::widen(x, wide, cols);
           normalize(row, wide);
           continue;
@@ -224,7 +222,7 @@ Status forward_cpu(const Call& call) {
 }
 
 template <class A>
-struct RowOfSlab {
+struct RowOfChunk {
   A mean, rstd;
   A *dweight, *dbias;  // sums of the row chunk
 };
@@ -232,7 +230,7 @@ struct RowOfSlab {
 // One pass over n elements from `start` on. Adds the row's terms to the sums of its chunk, and returns the sums of wdy
 // * xhat and of wdy. Each sum has the same bits as if it were computed alone.
 template <bool kWeight, bool kBias, class A>
-cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
+cpu::TwoSums<A> sums_of_block(const RowOfChunk<A>& row, int64_t start, int64_t n, const A* dy, const A* x,
                               const A* factor) {
   return cpu::interleaved_sums<A>(
       n,
@@ -247,7 +245,7 @@ cpu::TwoSums<A> sums_of_block(const RowOfSlab<A>& row, int64_t start, int64_t n,
 
 template <class T, class A = compute_t<T>>
 Status backward(const NormBackward<T>& norm, const A* factor, const Context& context) {
-  const int64_t cols = norm.cols, partials = norm.slabs.count * cols;
+  const int64_t cols = norm.cols, partials = norm.chunks.count * cols;
   const bool streamed = cpu::is_streamed(norm.rows * cols * sizeof(T));
 
   const auto sums_of = norm.need_dweight
@@ -256,40 +254,40 @@ Status backward(const NormBackward<T>& norm, const A* factor, const Context& con
   const auto backward_row = [&](int64_t row, A* dweight, A* dbias) {
     const T *dy_row = norm.dy + row * norm.dy_stride, *x_row = norm.x + row * norm.x_stride;
     const A mean = norm.mean ? norm.mean[row] : A(0), rstd = norm.rstd[row];
-    const auto sums_of_this = [&](int64_t start, int64_t n, const A* dy, const A* x, const A* w) {
-      return sums_of(RowOfSlab<A>{mean, rstd, dweight, dbias}, start, n, dy, x, w);
+    const auto row_sums_of_block = [&](int64_t start, int64_t n, const A* dy, const A* x, const A* w) {
+      return sums_of(RowOfChunk<A>{mean, rstd, dweight, dbias}, start, n, dy, x, w);
     };
-    const auto sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, sums_of_this, dy_row, x_row, factor);
+    const auto sums = sum_of_blocks<A, cpu::TwoSums<A>>(cols, row_sums_of_block, dy_row, x_row, factor);
     if (!norm.dx && !norm.dropped_dx) return;
 
     const A mean_wdy_xhat = sums.first / A(cols), mean_wdy = norm.mean ? sums.second / A(cols) : A(0);
     const auto slope = [=](A dy, A x, A w) { return rstd * (dy * w - mean_wdy - (x - mean) * rstd * mean_wdy_xhat); };
     const auto slope_and_ds = [=](A dy, A x, A w, A ds) { return slope(dy, x, w) + ds; };
-    const bool gone = streamed && !norm.dropped_dx;  // else they are read again
+    const bool is_streamed_out = streamed && !norm.dropped_dx;  // else they are read again
     T* slopes = (norm.dx ? norm.dx : norm.dropped_dx) + row * cols;
     if (norm.ds)
-      cpu::apply(slope_and_ds, gone, cols, slopes, dy_row, x_row, factor, norm.ds + row * norm.ds_stride);
+      cpu::apply(slope_and_ds, is_streamed_out, cols, slopes, dy_row, x_row, factor, norm.ds + row * norm.ds_stride);
     else
-      cpu::apply(slope, gone, cols, slopes, dy_row, x_row, factor);
+      cpu::apply(slope, is_streamed_out, cols, slopes, dy_row, x_row, factor);
     if (norm.dropped_dx)
-      cpu::apply_drawing(norm.dropout.template prepared<T>(), row * cols, streamed, cols, norm.dropped_dx + row * cols,
-                         slopes);
+      cpu::apply_with_words(norm.dropout.template prepared<T>(), row * cols, streamed, cols,
+                            norm.dropped_dx + row * cols, slopes);
   };
 
-  const int64_t nanoseconds_per_slab = 1 + norm.slabs.rows * (60 + cols);
-  context.parallel_for(norm.slabs.count, nanoseconds_per_slab, [&](int64_t begin, int64_t end) {
-    for (int64_t slab = begin; slab < end; ++slab) {
-      A* sums = norm.partials + slab * cols;
+  const int64_t chunk_ns = 1 + norm.chunks.rows * (60 + cols);
+  context.parallel_for(norm.chunks.count, chunk_ns, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      A* sums = norm.partials + chunk * cols;
       A* dweight = norm.need_dweight ? sums : nullptr;
       A* dbias = norm.need_dbias ? sums + (dweight ? partials : 0) : nullptr;
       if (dweight) std::fill_n(dweight, cols, A(0));
       if (dbias) std::fill_n(dbias, cols, A(0));
-      const int64_t first = slab * norm.slabs.rows, last = std::min(first + norm.slabs.rows, norm.rows);
+      const int64_t first = chunk * norm.chunks.rows, last = std::min(first + norm.chunks.rows, norm.rows);
       for (int64_t row = first; row < last; ++row) backward_row(row, dweight, dbias);
     }
   });
   const auto sum = [&](const A* from, const View& to) {
-    return cpu::sum_partials(context, from, norm.slabs.count, cols, to);
+    return cpu::sum_partials(context, from, norm.chunks.count, cols, to);
   };
   if (norm.need_dweight) FUSEDOPS_TRY(sum(norm.partials, norm.dweight));
   if (norm.need_dbias) FUSEDOPS_TRY(sum(norm.partials + (norm.need_dweight ? partials : 0), norm.dbias));
@@ -317,7 +315,7 @@ size_t backward_workspace(const Call& call) {
   const int sums =
       (weight && call.attributes[attribute_of<bool>(kOp, "need_dweight")]) +
       (call.find(find_input(kOp, "bias")) && call.attributes.or_zero(find_attribute<bool>(kOp, "need_dbias")));
-  return (sums * slabs_of(rows.count).count * rows.size + (call.context.cuda ? 2 * rows.count : copied)) *
+  return (sums * row_chunks_of(rows.count).count * rows.size + (call.context.cuda ? 2 * rows.count : copied)) *
          size_of(compute_dtype(x.dtype));
 }
 
@@ -338,8 +336,7 @@ Operator backward_operator(Kernel cuda) {
           {.rule = backward_rule<kOp>, .workspace = backward_workspace<kOp>, .cpu = backward_cpu<kOp>, .cuda = cuda}};
 }
 
-// The derivative of a norm of a sum. `step` calls the backward operator without a seed, where x and the residual have
-// the same gradient.
+// The derivative of a norm of a sum. `step` is the backward without a seed: x and the residual share a gradient.
 std::vector<Step> derivative_of_sum(Step step) {
   step.gradients.insert(step.gradients.begin(), {{"x", "dx"}, {"residual", "dx"}});
   Step dropped = step;

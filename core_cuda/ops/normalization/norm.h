@@ -212,7 +212,7 @@ struct NormBackward {
   T *dx, *dropped_dx;  // null: not needed
   bool need_dweight, need_dbias;
   View dweight, dbias;
-  Slabs slabs;
+  RowChunks chunks;
   compute_t<T>* partials;  // [chunks][cols] for dweight if it is needed, then the same for dbias
   compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
 };
@@ -254,10 +254,10 @@ NormBackward<T> norm_backward_of(const Call& call) {
                        .need_dbias = call.find(kBias) && attributes.or_zero(kNeedDbias),
                        .dweight = call.outputs[kDweight],
                        .dbias = kDbias == kNowhere ? View() : call.outputs[kDbias],
-                       .slabs = slabs_of(x_rows.count),
+                       .chunks = row_chunks_of(x_rows.count),
                        .partials = static_cast<compute_t<T>*>(call.workspace),
                        .row_sums = nullptr};
-  norm.row_sums = norm.partials + (norm.need_dweight + norm.need_dbias) * norm.slabs.count * norm.cols;
+  norm.row_sums = norm.partials + (norm.need_dweight + norm.need_dbias) * norm.chunks.count * norm.cols;
   return norm;
 }
 

@@ -33,12 +33,11 @@ RowGroups norm_backward_groups(int64_t cols) {
   return row_groups<T, kNormBackwardPacks<T>>(cols, kNormBackwardThreads, kNormBackwardThreads);
 }
 
-// The partition into tiles: a row chunk by columns. A tile has whole rows unless they are too long for the threads of a
-// block.
+// The partition into tiles: a row chunk by columns, all of them unless rows are too long for the threads of a block.
 struct NormBackwardPlan {
   RowGroups groups;
   int step_rows;  // rows per step: rows side by side, times the depth of each thread
-  Slabs slabs;
+  RowChunks chunks;
   int64_t column_tiles;  // per row
   int steps;             // steps of a block through a chunk
 };
@@ -47,13 +46,13 @@ struct NormBackwardPlan {
 struct NormTile {
   template <class T>
   __device__ NormTile(const NormBackward<T>& norm, const NormBackwardPlan& plan, int64_t index)
-      : slab(plan.column_tiles == 1 ? index : index / plan.column_tiles),
-        row(slab * plan.step_rows),
+      : chunk(plan.column_tiles == 1 ? index : index / plan.column_tiles),
+        row(chunk * plan.step_rows),
         end(norm.rows),
-        column((index - slab * plan.column_tiles) * plan.groups.tile),
+        column((index - chunk * plan.column_tiles) * plan.groups.tile),
         columns(static_cast<int>(min(int64_t(plan.groups.tile), norm.cols - column))) {}
 
-  int64_t slab, row, end, column;
+  int64_t chunk, row, end, column;
   int columns;
 };
 
@@ -74,8 +73,7 @@ struct NormStatistics {
 template <bool kCentered>
 inline constexpr int kNormSums = kCentered ? 2 : 1;
 
-// `count`: the number of valid elements of the pack; in an aligned row all or none. Invalid ones must not contribute 0
-// * inf.
+// `count`: the number of valid elements of the pack (aligned: all or none). Others must not contribute 0 * inf.
 template <bool kAligned, bool kCentered, class T, class A, class Weight>
 __device__ Sums<A, kNormSums<kCentered>> terms(const Pack<T>& dy, const Pack<T>& x, const Weight& weight,
                                                const NormStatistics<kCentered, A>& row, int64_t count) {
@@ -110,7 +108,7 @@ class NormBackwardBlock {
         inverse_size_(A(1) / static_cast<A>(norm.cols)) {}
 
   __device__ void run() {
-    const int64_t tiles = plan_.slabs.count * plan_.column_tiles;
+    const int64_t tiles = plan_.chunks.count * plan_.column_tiles;
     for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
       const NormTile tile(norm_, plan_, index);
       load_weight(tile);
@@ -119,7 +117,7 @@ class NormBackwardBlock {
       for (int step = 0; step < plan_.steps; ++step) process(tile, step);
       if (norm_.need_dweight) store_sums(tile, dweight_, norm_.partials);
       if (kCentered && norm_.need_dbias)
-        store_sums(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.slabs.count * norm_.cols);
+        store_sums(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.chunks.count * norm_.cols);
       // after an odd number of steps the next chunk's first reduction reuses the scratch of the last one
       __syncthreads();
     }
@@ -127,7 +125,7 @@ class NormBackwardBlock {
 
  private:
   // The rows of the chunks alternate, so that the rows that all blocks read at a time are contiguous.
-  __device__ int64_t row_step() const { return plan_.slabs.count * plan_.step_rows; }
+  __device__ int64_t row_step() const { return plan_.chunks.count * plan_.step_rows; }
 
   __device__ void load_weight(const NormTile& tile) {
 #pragma unroll
@@ -194,11 +192,11 @@ class NormBackwardBlock {
       for (int p = 0; p < kPacks; ++p)
 #pragma unroll
         for (int d = 0; d < kDepth; ++d) {
-          auto of_pack =
+          auto pack_sums =
               terms<kAligned>(load(0, norm_.dy, norm_.dy_stride, d, p), load(1, norm_.x, norm_.x_stride, d, p),
                               weight_[p], statistics[d], tile.columns - me_.at<T>(p));
 #pragma unroll
-          for (int k = 0; k < kSums; ++k) sums[d * kSums + k] += of_pack[k];
+          for (int k = 0; k < kSums; ++k) sums[d * kSums + k] += pack_sums[k];
         }
       sums = row_reduce(me_, sums, scratch(step), [](const auto& a, const auto& b) { return a + b; });
     } else {
@@ -256,7 +254,7 @@ class NormBackwardBlock {
   // Stores the column sums of a chunk, after adding those of rows side by side, and resets them.
   __device__ void store_sums(const NormTile& tile, A (&sums)[kPacks][kPack], A* partials) {
     const int side_by_side = plan_.groups.rows_per_block, width = plan_.groups.tile;
-    partials += tile.slab * norm_.cols + tile.column;
+    partials += tile.chunk * norm_.cols + tile.column;
     if (side_by_side == 1) {
       for_each(sums, [&](int at, A& sum) {
         if (at < tile.columns) partials[at] = sum;
@@ -342,21 +340,21 @@ Status launch_norm_backward_kernel(const NormBackward<T>& norm, const Context& c
   NormBackwardPlan plan;
   plan.groups = norm_backward_groups<T>(norm.cols);
   plan.step_rows = plan.groups.rows_per_block * Block::kDepth;
-  plan.slabs = slabs_of(norm.rows, plan.step_rows);
+  plan.chunks = row_chunks_of(norm.rows, plan.step_rows);
   plan.column_tiles = (norm.cols + plan.groups.tile - 1) / plan.groups.tile;
-  plan.steps = static_cast<int>(plan.slabs.rows / plan.step_rows);
+  plan.steps = static_cast<int>(plan.chunks.rows / plan.step_rows);
   const int side_sums_bytes = plan.groups.rows_per_block > 1
                                   ? plan.groups.block_threads * Block::kPacks * kPackSize<T> * int(sizeof(compute_t<T>))
                                   : 0;
   const int shared_bytes = (kAligned ? Block::Rows::kBytes : 0) + side_sums_bytes;
   if constexpr (kAligned)  // other GPUs than 9.0 and 10.0 have less shared memory: the same bits, without prefetching
-    if (shared_bytes + kDeclaredShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
+    if (shared_bytes + kMaxStaticShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
       return launch_norm_backward_kernel<false, kCentered, kDropout, true, kTensors>(norm, context);
   if (plan.column_tiles > 1)
     FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
                         row_groups<T, 1>(norm.cols, kMostRowThreads)));
   const int64_t blocks =
-      std::min<int64_t>(plan.slabs.count * plan.column_tiles, device_attribute(cudaDevAttrMultiProcessorCount));
+      std::min<int64_t>(plan.chunks.count * plan.column_tiles, device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, norm_backward_kernel<kAligned, kCentered, kDropout, kMixed, kTensors, T>,
                 Grid{blocks, kNormBackwardThreads, shared_bytes}, norm, plan);
 }
@@ -380,14 +378,14 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
     FUSEDOPS_TRY((!aligned ? norm_backward_with_or_without_ds<false, kCentered, kDropout, true>(norm, context)
                   : mixed  ? norm_backward_with_or_without_ds<true, kCentered, kDropout, kCanMix>(norm, context)
                            : norm_backward_with_or_without_ds<true, kCentered, kDropout, false>(norm, context)));
-  const int64_t slabs =
-      slabs_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
+  const int64_t chunks =
+      row_chunks_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
   const A* rest = norm.partials;
   if (norm.need_dweight && norm.need_dbias && norm.dweight.dtype == norm.dbias.dtype)
-    return sum_slabs(context, rest, slabs, norm.cols, norm.dweight, &norm.dbias);
-  if (norm.need_dweight) FUSEDOPS_TRY(sum_slabs(context, rest, slabs, norm.cols, norm.dweight));
-  if (norm.need_dweight) rest += slabs * norm.cols;
-  return norm.need_dbias ? sum_slabs(context, rest, slabs, norm.cols, norm.dbias) : Status();
+    return sum_row_chunks(context, rest, chunks, norm.cols, norm.dweight, &norm.dbias);
+  if (norm.need_dweight) FUSEDOPS_TRY(sum_row_chunks(context, rest, chunks, norm.cols, norm.dweight));
+  if (norm.need_dweight) rest += chunks * norm.cols;
+  return norm.need_dbias ? sum_row_chunks(context, rest, chunks, norm.cols, norm.dbias) : Status();
 }
 
 // kDropout: the call has a seed.

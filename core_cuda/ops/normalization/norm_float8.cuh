@@ -26,13 +26,12 @@ class NormFloat8Row : public NormRow<kAligned, kCentered, /*kDropout=*/false, !k
   // Prefetches a later row into the L2 cache, which takes no register and keeps memory busy while the blocks compute. A
   // thread's packs are 64 bytes, so every other thread prefetches a line of 128.
   __device__ void prefetch_later(int rows) const {
-    const int64_t row = me_.row + (out_.is_second() ? -rows : rows), column = me_.index * (kPacks * kPack);
+    const int64_t row = me_.row + (out_.is_second_pass() ? -rows : rows), column = me_.index * (kPacks * kPack);
     if (row < 0 || row >= norm_.rows || me_.index % 2 != 0 || column >= norm_.cols) return;
     asm volatile("prefetch.global.L2 [%0];" ::"l"(norm_.x + row * norm_.x_stride + column));
   }
 
-  // Processes a row after load(). of_row(sum) reduces the block's sum to that of the whole row, and max_of_row the
-  // largest value.
+  // Processes a row after load(). of_row(sum) and max_of_row(value) reduce a block's result to that of the whole row.
   template <class OfRow, class MaxOfRow>
   __device__ void quantize(A (&scratch)[3][32], A inverse_size, OfRow of_row, MaxOfRow max_of_row) {
     quantize_tiles([](auto body) { body(0, [] {}); }, scratch, inverse_size, of_row, max_of_row);
@@ -137,7 +136,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   using Row = NormFloat8Row<kAligned, kCentered, kPlain, kVariant, kThreads, T>;
   __shared__ A scratch[3][32];
   if constexpr (kVariant == RowVariant::many) {
-    const int block = out.is_second() ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const int block = out.is_second_pass() ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     RowThread<kThreads> me(groups, block);
     if constexpr (kThreads >= kLeastBlockThreads) me.row = block, me.index = threadIdx.x;  // uniform to the compiler
     Row row(out, norm, me, norm.cols);
@@ -169,8 +168,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   }
 }
 
-// Kernels for held rows. With many rows, the number of threads per row is a compile-time constant for the lengths of
-// common models.
+// Kernels for held rows. For many rows of common lengths, the number of threads per row is a compile-time constant.
 template <bool kCentered, bool kPlain, class T>
 auto norm_float8_kernel_for(const RowGroups& groups) {
   constexpr RowVariant kMany = RowVariant::many;
@@ -198,15 +196,16 @@ Status norm_float8_pass(const NormForward<T>& norm, const Float8Result<compute_t
   const auto tiles = norm_float8_kernel<false, kCentered, false, RowVariant::tiles, 0, T>;
   const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::tiles)>(norm.cols, kRowThreads, tiles, kScaleBlock);
   if constexpr (kFast) {
-    // Rows with a residual (4 bytes per element) leave time to wait for the parameters.
+    // float32 rows leave time to wait for the parameters.
     const auto is_plain = [](const Parameter& parameter) { return parameter.data && !parameter.is_f32; };
     const bool plain = is_plain(norm.weight) && (!kCentered || is_plain(norm.bias));
     if (aligned && groups.holds(norm.cols)) {
-      const bool goes_on = groups.cluster > 1 && !norm.residual;  // two next rows leave too little shared memory
+      const bool is_persistent = groups.cluster > 1 && !norm.residual;  // two next rows leave too little shared memory
       return run(plain ? norm_float8_kernel_for<kCentered, sizeof(T) == 2, T>(groups)
                        : norm_float8_kernel_for<kCentered, false, T>(groups),
-                 goes_on ? cluster_grid(groups, norm.rows, aligned, NextRow<T, packs_of(RowVariant::cluster)>::kBytes)
-                         : groups.grid(norm.rows),
+                 is_persistent
+                     ? cluster_grid(groups, norm.rows, aligned, NextRow<T, packs_of(RowVariant::cluster)>::kBytes)
+                     : groups.grid(norm.rows),
                  groups);
     }
   }
@@ -221,7 +220,7 @@ Status norm_float8(const Call& call) {
     const Float8Result<compute_t<T>> result(call, float8_places(kOp), norm.cols, call.workspace);
     return quantize(call.context, result, [&](const Float8Result<compute_t<T>>& pass, bool is_last) {
       // The first of two passes has stored the sum, so the second adds nothing.
-      if (is_last && result.is_of_all() && norm.residual)
+      if (is_last && result.has_tensor_scale() && norm.residual)
         norm.x = norm.s, norm.x_stride = norm.cols, norm.residual = nullptr;
       return norm_float8_pass<kIsCentered<kOp>>(norm, pass, call.context);
     });

@@ -165,17 +165,16 @@ class NormRow {
     };
   }
 
-  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack, followed by
-  // zeros.
+  // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack and zeros.
   template <class Accumulate>
   __device__ void add(Partial& sums, Index tile, Accumulate accumulate) {
     each(tile, [&](int p, Index, Index count) {
       forget(x_[p]);
-      A of_pack = 0;
+      A pack_sum = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
-        if (kAligned || i < count) of_pack = accumulate(element(x_[p], i), of_pack);
-      sums[p % (kPacks / 2)] += (kAligned && !kCentered) || count > 0 ? of_pack : A(0);
+        if (kAligned || i < count) pack_sum = accumulate(element(x_[p], i), pack_sum);
+      sums[p % (kPacks / 2)] += (kAligned && !kCentered) || count > 0 ? pack_sum : A(0);
     });
   }
 
@@ -279,8 +278,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   }
 }
 
-// Kernels for many aligned rows. The number of threads per row is a compile-time constant for the lengths of common
-// models.
+// Kernels for many aligned rows of common lengths: the number of threads per row is a compile-time constant.
 template <bool kCentered, bool kDropout, bool kMixed, class T>
 auto norm_forward_kernel_for(int threads) {
   switch (threads) {

@@ -9,14 +9,14 @@ constexpr int kParams = input_of(kAdamw, "params"), kSteps = input_of(kAdamw, "s
 constexpr int kStep = input_of(kAdamw, "step"), kMasters = input_of(kAdamw, "masters");
 
 Status check_steps(Rule& rule) {
-  const bool one_for_all = rule.inputs[kStep].present;
-  if (one_for_all != (rule.counts[kSteps] > 0)) {
-    if (one_for_all) return rule.one_element(kStep, kParams);
+  const bool has_common_step = rule.inputs[kStep].present;
+  if (has_common_step != (rule.counts[kSteps] > 0)) {
+    if (has_common_step) return rule.one_element(kStep, kParams);
     FUSEDOPS_TRY(rule.one_element_each(kSteps, kParams));
     const DType dtype = rule.inputs[kSteps].dtype;
     return dtype == DType::f32 ? Status() : rule.must(kSteps, "be float32", name_of(dtype));
   }
-  return rule.must(kSteps, "be given, or step in its place", one_for_all ? "both" : "neither");
+  return rule.must(kSteps, "be given, or step in its place", has_common_step ? "both" : "neither");
 }
 
 Status check_masters(Rule& rule) {

@@ -12,8 +12,7 @@ struct StepTable {
   float* steps[kStepsAtOnce];
 };
 
-// Launched before the update: one thread per parameter computes its step-dependent factors in double and increments its
-// step.
+// Launched before the update: one thread per parameter computes its factors in double and increments its step.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     adamw_factors_kernel(const __grid_constant__ StepTable table, int count,

@@ -129,19 +129,19 @@ struct AdamwUpdate {
       decltype(std::tuple_cat(std::tuple<Parameters, Read<P>, Updated<S>, Updated<S>>(), Largest(), Masters()));
 
   const AdamwFactors<C>* factors;  // one per parameter, or one for all
-  bool one_for_all;
+  bool has_common_step;
   WeightedMean<C> first, second;
   C added_decay;
 
   AdamwUpdate(const Call& call, const AdamwOptions& options)
       : factors(static_cast<const AdamwFactors<C>*>(call.workspace)),
-        one_for_all(call.inputs[input_of(kAdamw, "step")]),
+        has_common_step(call.inputs[input_of(kAdamw, "step")]),
         first(options.beta1, 1 - options.beta1),
         second(options.beta2, 1 - options.beta2),
         added_decay(static_cast<C>(options.decoupled ? 0 : options.weight_decay)) {}
 
   FUSEDOPS_HD AdamwFunction<C, kAmsgrad> prepared(int64_t place) const {
-    const AdamwFactors<C> found = factors[one_for_all ? 0 : place];
+    const AdamwFactors<C> found = factors[has_common_step ? 0 : place];
     return {found, first, second, added_decay, found.skipped};
   }
 };

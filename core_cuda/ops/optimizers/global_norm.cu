@@ -8,20 +8,20 @@ namespace {
 
 // Elements that a thread adds: a pack of 16-bit elements. So gradients have the same norm in float32 and in 16 bits,
 // and an optimizer with float32 masters clips as one over float32 does.
-constexpr int kNeighbours = 8;
+constexpr int kThreadElements = 8;
 
 template <class T, bool kAligned>
 __device__ compute_t<T> thread_sum(const T* data, int n) {
   constexpr int kPack = kPackSize<T>;
-  static_assert(kNeighbours % kPack == 0);
+  static_assert(kThreadElements % kPack == 0);
   compute_t<T> sum = 0;
-  for (int i = int(threadIdx.x) * kNeighbours; i < n; i += kThreads * kNeighbours) {
-    Pack<T> packs[kNeighbours / kPack];
+  for (int i = int(threadIdx.x) * kThreadElements; i < n; i += kThreads * kThreadElements) {
+    Pack<T> packs[kThreadElements / kPack];
 #pragma unroll
-    for (int j = 0; j < kNeighbours / kPack; ++j)
+    for (int j = 0; j < kThreadElements / kPack; ++j)
       packs[j] = load_pack<kAligned>(data + i + j * kPack, n - i - j * kPack);
 #pragma unroll
-    for (int k = 0; k < kNeighbours; ++k) {
+    for (int k = 0; k < kThreadElements; ++k) {
       const compute_t<T> value = element(packs[k / kPack], k % kPack);
       sum = multiply_add(value, value, sum);
     }

@@ -7,8 +7,7 @@ namespace {
 
 constexpr int kX = input_of(kRope, "x"), kCos = input_of(kRope, "cos"), kSin = input_of(kRope, "sin");
 
-// Finds the dimension of x that holds the positions, counted from the last one; 0 (unknown) if the graph does not know
-// the rank.
+// Finds the dimension of x that holds the positions, counted from the last one; 0 if the rank is unknown.
 Status find_seq_dim(const Rule& rule, int* place) {
   const Shape& x = rule.inputs[kX];
   const int64_t given = rule.attributes[attribute_of<int64_t>(kRope, "seq_dim")];

@@ -5,8 +5,7 @@
 
 namespace fusedops::cuda::sm90 {
 
-// A wgmma operand in shared memory: PTX ISA, "Matrix descriptor". Offsets are in units of 16 bytes, as in the
-// descriptor.
+// A wgmma operand in shared memory: PTX ISA, "Matrix descriptor". Offsets are in its units of 16 bytes.
 template <Major kMajor_, int kKBlocks_, int kKBlocksOfPanel, int kPanelOffset, int kKBlockOffset>
 struct SharedOperand {
   static constexpr Major kMajor = kMajor_;
@@ -33,8 +32,8 @@ struct SwizzledTile {
 
   // The index of an element.
   static __device__ int at(int row, int column) {
-    const int chunk = column % kPanel / 8, turn = kPanel == 64 ? row % 8 : row / 2 % 4;
-    return (column / kPanel * kRows + row) * kPanel + (chunk ^ turn) * 8 + column % 8;
+    const int chunk = column % kPanel / 8, swizzle = kPanel == 64 ? row % 8 : row / 2 % 4;
+    return (column / kPanel * kRows + row) * kPanel + (chunk ^ swizzle) * 8 + column % 8;
   }
 
   // An operand of rows from `row` on, a multiple of 8. The depth runs along the columns.
@@ -72,8 +71,7 @@ FUSEDOPS_HD constexpr int line_offset(int lines) {
   return lines * kDepth * 2 / 16;
 }
 
-// An operand of kLines lines from `line` on. `line` is a multiple of 64 unless the unit stride runs along the depth
-// (kAlongDepth).
+// An operand of kLines lines from `line` on, a multiple of 64 unless the unit stride runs along the depth.
 template <bool kAlongDepth, int kLines, int kDepth>
 __forceinline__ __device__ auto line_operand(const void* tile, int line = 0) {
   if constexpr (kAlongDepth)

@@ -30,9 +30,8 @@ Level level_of(const Walk& walk) {
 
 }  // namespace
 
-// Results summed over the same leading dimensions are computed in one pass, and all results without such sums in the
-// first.
-void Pass::choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left) {
+// Results summed over the same leading dimensions share a pass; results without such sums are in the first one.
+void Pass::order_dims(const Geometry& geometry, uint32_t asked, uint32_t& left) {
   const auto& results = op.program.results;
   uint32_t kept_dims = 0;
   bool any = false;
@@ -62,30 +61,31 @@ void Pass::choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left
   folded = rows / kept;
 }
 
-Reach Pass::reach_of(const Walk& walk, const Geometry& geometry) const {
-  Reach reach;
-  reach.dims = geometry.dims;
-  for (int i = 0; i < reach.dims; ++i) {
-    reach.sizes[i] = geometry.sizes[order_[i]];
-    reach.strides[i] = walk.strides[order_[i]];
+RowOffsets Pass::row_offsets_of(const Walk& walk, const Geometry& geometry) const {
+  RowOffsets offsets;
+  offsets.dims = geometry.dims;
+  for (int i = 0; i < offsets.dims; ++i) {
+    offsets.sizes[i] = geometry.sizes[order_[i]];
+    offsets.strides[i] = walk.strides[order_[i]];
   }
-  reach.linear = true;
-  reach.step = reach.dims > 0 ? reach.strides[reach.dims - 1] : 0;
-  int64_t stride = reach.step;
-  for (int i = reach.dims - 1; i >= 0; stride *= reach.sizes[i], --i) reach.linear &= reach.strides[i] == stride;
-  return reach;
+  offsets.linear = true;
+  offsets.step = offsets.dims > 0 ? offsets.strides[offsets.dims - 1] : 0;
+  int64_t stride = offsets.step;
+  for (int i = offsets.dims - 1; i >= 0; stride *= offsets.sizes[i], --i)
+    offsets.linear &= offsets.strides[i] == stride;
+  return offsets;
 }
 
 void Pass::choose_tiles() {
-  constexpr int64_t kSlabs = 128, kLeast = 8, kMost = 64, kLongRow = 32 * kTile, kFewRows = 32;
+  constexpr int64_t kRowChunks = 128, kLeast = 8, kMost = 64, kLongRow = 32 * kTile, kFewRows = 32;
   const int64_t width = std::max<int64_t>(cols, 1);  // an empty row also has a block
   tile_rows = width >= kTile ? 1 : std::min(kTile / width, folded);
   blocks = ceil_div(width, kTile);
   tiles = ceil_div(folded, tile_rows);
   bool columns = false;
   for (size_t i = 0; i < op.program.results.size(); ++i) columns |= (wanted >> i & 1) && results[i].sum == Sum::columns;
-  slab_tiles = columns ? std::clamp(ceil_div(kept * tiles, kSlabs), kLeast, kMost) : 1;
-  slabs = ceil_div(tiles, slab_tiles);
+  chunk_tiles = columns ? std::clamp(ceil_div(kept * tiles, kRowChunks), kLeast, kMost) : 1;
+  chunks = ceil_div(tiles, chunk_tiles);
   stagewise = cols >= kLongRow && rows < kFewRows;
 }
 
@@ -95,13 +95,13 @@ Pass::Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t&
       compute(compute_dtype(element_dtype(call))),
       rows(geometry.rows),
       cols(geometry.cols) {
-  choose_order(geometry, asked, left);
+  order_dims(geometry, asked, left);
   for (size_t i = 0; i < op.program.results.size(); ++i) {
     if (!(wanted >> i & 1)) continue;
     const Walk& walk = geometry.of(op.program.results[i]);
     results[i].sum = sum_of(op.program.results[i], walk);
     results[i].all_rows = walk.access == Access::row || walk.access == Access::column;
-    results[i].reach = reach_of(walk, geometry);
+    results[i].offsets = row_offsets_of(walk, geometry);
   }
   choose_tiles();
 
@@ -110,7 +110,7 @@ Pass::Pass(const Call& call, const Geometry& geometry, uint32_t asked, uint32_t&
   plan = &Plan::of(op, traits);
   stagewise = stagewise && plan->reduces();
   for (const int i : plan->inputs) {
-    inputs[i].reach = reach_of(geometry.inputs[i], geometry);
+    inputs[i].offsets = row_offsets_of(geometry.inputs[i], geometry);
   }
 }
 
@@ -131,7 +131,7 @@ size_t Pass::place(const Geometry& geometry, void* memory) {
   for (size_t i = 0; i < op.program.results.size(); ++i) {
     if (!(wanted >> i & 1)) continue;
     PassResult& result = results[i];
-    if (result.sum == Sum::columns) result.partials = take(kept * slabs * cols, size);
+    if (result.sum == Sum::columns) result.partials = take(kept * chunks * cols, size);
     if (result.sum == Sum::total) result.partials = take(kept * tiles * blocks, size);
     if (result.sum == Sum::rows && !(result.all_rows && blocks == 1)) result.partials = take(rows * blocks, size);
   }

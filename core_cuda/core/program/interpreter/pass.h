@@ -15,7 +15,7 @@ namespace fusedops::program::interpreter {
 inline constexpr int64_t kTile = 1024;  // elements, at most
 
 // The start of each row of a tensor.
-struct Reach {
+struct RowOffsets {
   int64_t sizes[kMaxRowDims], strides[kMaxRowDims];  // of the leading dimensions, in the order of the pass
   int dims;
   bool linear;  // row r starts at r * step
@@ -50,7 +50,7 @@ struct Reach {
 };
 
 struct PassInput {
-  Reach reach;
+  RowOffsets offsets;
   bool held;                   // a tile's rows are converted once for all stages, in the thread's memory
   const void* copy = nullptr;  // of a column in the compute dtype, repeated for each row of a tile; null: read in place
 };
@@ -66,7 +66,7 @@ enum class Sum : uint8_t {
 struct PassResult {
   Sum sum;
   bool all_rows;  // for a sum: over no rows (rows), or over all of them (columns)
-  Reach reach;
+  RowOffsets offsets;
   void* partials = nullptr;  // in the compute dtype
 };
 
@@ -77,11 +77,11 @@ struct Pass {
   uint32_t wanted;  // one bit per result of the pass
 
   int64_t rows, cols;
-  int64_t kept, folded;       // rows = kept * folded: the number of sums over rows, and the rows of each
-  int64_t tile_rows, blocks;  // a tile has several rows, or a row has several blocks
-  int64_t tiles;              // row tiles per sum
-  int64_t slab_tiles, slabs;  // row tiles per chunk, and chunks per sum
-  bool stagewise;             // few long rows: each stage is computed for all rows before the next one
+  int64_t kept, folded;         // rows = kept * folded: the number of sums over rows, and the rows of each
+  int64_t tile_rows, blocks;    // a tile has several rows, or a row has several blocks
+  int64_t tiles;                // row tiles per sum
+  int64_t chunk_tiles, chunks;  // row tiles per chunk, and chunks per sum
+  bool stagewise;               // few long rows: each stage is computed for all rows before the next one
 
   const Plan* plan;
   PassInput inputs[kMaxInputs];
@@ -100,8 +100,8 @@ struct Pass {
   bool streamed(int64_t bytes_of_element) const { return fusedops::cpu::is_streamed(elements() * bytes_of_element); }
 
  private:
-  Reach reach_of(const Walk& walk, const Geometry& geometry) const;
-  void choose_order(const Geometry& geometry, uint32_t asked, uint32_t& left);
+  RowOffsets row_offsets_of(const Walk& walk, const Geometry& geometry) const;
+  void order_dims(const Geometry& geometry, uint32_t asked, uint32_t& left);
   void choose_tiles();
 
   int order_[kMaxRowDims];

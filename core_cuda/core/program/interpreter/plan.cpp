@@ -53,12 +53,12 @@ class StageWriter {
       const Reduction& reduction = program.reductions[i];
       if (!needed.reductions[i] || reduction.stage != number) continue;
       stage_.reductions.push_back(static_cast<int>(i));
-      add_sink(reduction.value, {.what = Do::fold, .which = static_cast<int>(i)});
+      add_sink(reduction.value, {.kind = StepKind::fold, .which = static_cast<int>(i)});
     }
     if (number + 1 == static_cast<int>(program.stages.size()))
       for (size_t i = 0; i < program.results.size(); ++i)
         if (traits.wanted >> i & 1)
-          add_sink(program.results[i].value, {.what = Do::give, .which = static_cast<int>(i)});
+          add_sink(program.results[i].value, {.kind = StepKind::store, .which = static_cast<int>(i)});
   }
 
   Stage write() {
@@ -100,7 +100,7 @@ class StageWriter {
 
   // True if a sink reads elements. Folds, and results of one element per row, read a row's value directly.
   bool read_as_elements(const Step& sink, Level level) const {
-    return level == Level::element || (sink.what == Do::give && program_.results[sink.which].like != kLikeRows);
+    return level == Level::element || (sink.kind == StepKind::store && program_.results[sink.which].like != kLikeRows);
   }
 
   void count_uses() {
@@ -135,7 +135,7 @@ class StageWriter {
     const int input = code_[value].a;
     Value& of = values_[value];
     of.place = new_place(of.level);
-    Step step{.what = Do::load, .which = input, .to = of.place};
+    Step step{.kind = StepKind::load, .which = input, .to = of.place};
     if (of.level == Level::element) of.elements = of.place;
     if (of.level != Level::call) {
       step.again = std::find(plan_.inputs.begin(), plan_.inputs.end(), input) != plan_.inputs.end();
@@ -151,7 +151,8 @@ class StageWriter {
     if (of.level == Level::element && of.place < 0) load(value);
     if (of.elements < 0) {
       of.elements = new_place(Level::element);
-      steps(Level::element).push_back({.what = Do::expand, .a = of.place, .to = of.elements, .levels = {of.level}});
+      steps(Level::element)
+          .push_back({.kind = StepKind::expand, .a = of.place, .to = of.elements, .levels = {of.level}});
     }
     return of.elements;
   }
@@ -166,7 +167,7 @@ class StageWriter {
         break;
       case Op::constant:
         value.place = new_place(Level::call);
-        steps(Level::call).push_back({.what = Do::constant, .to = value.place, .value = instruction.value});
+        steps(Level::call).push_back({.kind = StepKind::constant, .to = value.place, .value = instruction.value});
         break;
       case Op::reduced:
         value.place = plan_.reduced[instruction.a];
@@ -200,7 +201,7 @@ class StageWriter {
     const Instruction& instruction = code_[i];
     Value& value = values_[i];
     const bool elements = value.level == Level::element;
-    Step step{.what = Do::compute};
+    Step step{.kind = StepKind::compute};
     int* const places[] = {&step.a, &step.b, &step.c};
     int pattern = 0;
     for (int k = 0; k < operands_of(instruction.op); ++k) {
@@ -221,7 +222,7 @@ class StageWriter {
       value.elements = value.place;
       plan_.cost += cost_of(instruction.op);
       for (const Step& sink : value.sinks)
-        if (sink.what == Do::give && step.given < 0) step.given = sink.which;
+        if (sink.kind == StepKind::store && step.stored < 0) step.stored = sink.which;
       for (const Level level : step.levels) step.by_row |= level == Level::row;
     }
     steps(value.level).push_back(step);

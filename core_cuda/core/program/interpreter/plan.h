@@ -14,17 +14,17 @@ namespace fusedops::program::interpreter {
 
 enum class Level : uint8_t { call, row, element };
 
-enum class Do : uint8_t {
+enum class StepKind : uint8_t {
   constant,  // to = value
   load,      // to = input `which`
   compute,   // to = the loop `which` of a, b, c
   expand,    // to (elements) = a (call or row)
   fold,      // adds a to reduction `which`
-  give,      // a is result `which`
+  store,     // a is result `which`
 };
 
 struct Step {
-  Do what;
+  StepKind kind;
   int which = 0;
   int a = 0, b = 0, c = 0, to = 0;  // places
   double value = 0;
@@ -32,7 +32,7 @@ struct Step {
   bool product = false;  // fold: sums a * b
   bool by_row = false;   // compute: some of a, b, c are row values, so rows are processed one by one
   Level levels[3] = {Level::element, Level::element, Level::element};  // of a, b, c
-  int given = -1;                                                      // compute: a result that is written to `to`
+  int stored = -1;                                                     // compute: a result that is written to `to`
 };
 
 struct Stage {

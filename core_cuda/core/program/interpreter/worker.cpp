@@ -14,7 +14,7 @@ constexpr int64_t kPlace = kTile + 32;
 int64_t row_place(const Pass& pass) { return (pass.tile_rows + 15) / 16 * 16; }
 
 // Scratch memory that a thread reuses in its next call.
-char* kept_scratch(size_t bytes) {
+char* thread_scratch(size_t bytes) {
   thread_local fusedops::cpu::Scratch<char> memory;
   thread_local size_t size = 0;
   if (bytes > size) {
@@ -45,7 +45,7 @@ Worker<A>::Worker(const Pass& pass) : pass_(pass), plan_(*pass.plan) {
   const size_t of_elements = ((elements + sums) * kPlace + held * held_size) * sizeof(A);
   const size_t of_places = rounded(places * sizeof(A*));
   char* memory =
-      kept_scratch(of_call + of_rows + of_elements + of_places + reductions * pass.tile_rows * sizeof(double));
+      thread_scratch(of_call + of_rows + of_elements + of_places + reductions * pass.tile_rows * sizeof(double));
   const auto take = [&](size_t bytes) {
     char* const at = memory;
     memory += bytes;
@@ -82,17 +82,17 @@ A* Worker<A>::own(int place) const {
 // Calls body() for each row tile of a chunk, with the chunk's sums over these columns.
 template <class A>
 template <class Body>
-void Worker<A>::for_tiles(int64_t slab, int64_t first_column, int64_t columns, Body&& body) {
+void Worker<A>::for_tiles(int64_t chunk, int64_t first_column, int64_t columns, Body&& body) {
   const auto results = static_cast<int>(pass_.op.program.results.size());
   const auto is_sum = [&](int i) { return (pass_.wanted >> i & 1) && pass_.results[i].sum == Sum::columns; };
-  const auto of_slab = [&](int i) { return static_cast<A*>(pass_.results[i].partials) + slab * pass_.cols; };
+  const auto of_chunk = [&](int i) { return static_cast<A*>(pass_.results[i].partials) + chunk * pass_.cols; };
   for (int i = 0; i < results; ++i) {
     if (!is_sum(i)) continue;
-    if (pass_.tile_rows == 1) sums_[i] = of_slab(i);
+    if (pass_.tile_rows == 1) sums_[i] = of_chunk(i);
     std::fill_n(sums_[i] + first_column, columns * pass_.tile_rows, A(0));
   }
-  const int64_t kept = slab / pass_.slabs, first = slab % pass_.slabs * pass_.slab_tiles;
-  const int64_t last = std::min(first + pass_.slab_tiles, pass_.tiles);
+  const int64_t kept = chunk / pass_.chunks, first = chunk % pass_.chunks * pass_.chunk_tiles;
+  const int64_t last = std::min(first + pass_.chunk_tiles, pass_.tiles);
   for (int64_t tile = first; tile < last; ++tile) {
     const int64_t row = tile * pass_.tile_rows, count = std::min(pass_.tile_rows, pass_.folded - row);
     begin_row_tile(kept * pass_.folded + row, count, kept * pass_.tiles + tile);
@@ -101,7 +101,7 @@ void Worker<A>::for_tiles(int64_t slab, int64_t first_column, int64_t columns, B
   if (pass_.tile_rows == 1) return;
   for (int i = 0; i < results; ++i) {
     if (!is_sum(i)) continue;
-    A* const to = of_slab(i);
+    A* const to = of_chunk(i);
     std::copy_n(sums_[i], columns, to);
     for (int64_t row = 1; row < pass_.tile_rows; ++row)
       for (int64_t j = 0; j < columns; ++j) to[j] += sums_[i][row * columns + j];
@@ -109,8 +109,8 @@ void Worker<A>::for_tiles(int64_t slab, int64_t first_column, int64_t columns, B
 }
 
 template <class A>
-void Worker<A>::run_slab(int64_t slab) {
-  for_tiles(slab, 0, pass_.cols, [&] {
+void Worker<A>::run_chunk(int64_t chunk) {
+  for_tiles(chunk, 0, pass_.cols, [&] {
     for (size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
       for (int64_t block = 0; block < pass_.blocks; ++block) {
@@ -123,9 +123,9 @@ void Worker<A>::run_slab(int64_t slab) {
 }
 
 template <class A>
-void Worker<A>::run_slab(int64_t slab, int64_t block) {
+void Worker<A>::run_chunk(int64_t chunk, int64_t block) {
   begin_block(block);
-  for_tiles(slab, column_, width_, [&] {
+  for_tiles(chunk, column_, width_, [&] {
     if (pass_.stagewise) point_to_folds();
     run_stage(plan_.stages.back());
   });
@@ -169,15 +169,15 @@ void Worker<A>::run_stage(const Stage& stage) {
 template <class A>
 void Worker<A>::run_steps(const std::vector<Step>& steps, int64_t n) {
   for (const Step& step : steps) {
-    switch (step.what) {
-      case Do::constant:
+    switch (step.kind) {
+      case StepKind::constant:
         *at_[step.to] = static_cast<A>(step.value);
         break;
-      case Do::load:
+      case StepKind::load:
         load(step, n);
         break;
-      case Do::compute: {
-        A* to = step.given < 0 ? nullptr : in_result(step.given);
+      case StepKind::compute: {
+        A* to = step.stored < 0 ? nullptr : in_result(step.stored);
         if (!to) to = own(step.to);
         if (step.by_row && rows_ > 1)
           compute_rows(step, to);
@@ -186,14 +186,14 @@ void Worker<A>::run_steps(const std::vector<Step>& steps, int64_t n) {
         at_[step.to] = to;
         break;
       }
-      case Do::expand:
+      case StepKind::expand:
         expand(step);
         break;
-      case Do::fold:
+      case StepKind::fold:
         fold(step);
         break;
-      case Do::give:
-        give(step);
+      case StepKind::store:
+        store_result(step);
         break;
     }
   }
@@ -233,9 +233,9 @@ void Worker<A>::load(const Step& step, int64_t n) {
     at_[step.to] = const_cast<A*>(static_cast<const A*>(input.copy)) + column;
     return;
   }
-  const bool adjoin = rows_ == 1 || (input.reach.linear && input.reach.step == width);
+  const bool adjoin = rows_ == 1 || (input.offsets.linear && input.offsets.step == width);
   if (adjoin && view.dtype == pass_.compute) {
-    at_[step.to] = static_cast<A*>(view.data) + input.reach.offset(row_) + column;
+    at_[step.to] = static_cast<A*>(view.data) + input.offsets.offset(row_) + column;
     return;
   }
   A* const to = at_[step.to] = input.held ? held_[step.which] + column : own(step.to);
@@ -244,11 +244,12 @@ void Worker<A>::load(const Step& step, int64_t n) {
     using T = typename decltype(tag)::type;
     const T* const from = static_cast<const T*>(view.data) + column;
     if (adjoin)
-      read(from + input.reach.offset(row_), to, n);
+      read(from + input.offsets.offset(row_), to, n);
     else if (of_rows)
-      input.reach.for_rows(row_, rows_, [&](int64_t i, int64_t offset) { to[i] = value_of<A>(from[offset]); });
+      input.offsets.for_rows(row_, rows_, [&](int64_t i, int64_t offset) { to[i] = value_of<A>(from[offset]); });
     else
-      input.reach.for_rows(row_, rows_, [&](int64_t i, int64_t offset) { read(from + offset, to + i * width, width); });
+      input.offsets.for_rows(row_, rows_,
+                             [&](int64_t i, int64_t offset) { read(from + offset, to + i * width, width); });
   });
 }
 
@@ -306,8 +307,8 @@ A* Worker<A>::in_result(int result) const {
   const PassResult& to = pass_.results[result];
   const View& view = pass_.call.outputs[result];
   if (to.sum != Sum::none || view.dtype != pass_.compute || pass_.streamed(sizeof(A))) return nullptr;
-  if (rows_ > 1 && !(to.reach.linear && to.reach.step == width_)) return nullptr;
-  return static_cast<A*>(view.data) + to.reach.offset(row_) + column_;
+  if (rows_ > 1 && !(to.offsets.linear && to.offsets.step == width_)) return nullptr;
+  return static_cast<A*>(view.data) + to.offsets.offset(row_) + column_;
 }
 
 template <class A>
@@ -320,16 +321,16 @@ void Worker<A>::store(int result, const A* values) {
     T* const data = static_cast<T*>(view.data) + column_;
     const bool streamed = pass_.streamed(sizeof(T));
     streams_ |= streamed;
-    if (rows_ == 1 || (to.reach.linear && to.reach.step == width_))
-      write(values, data + to.reach.offset(row_), elements(), streamed);
+    if (rows_ == 1 || (to.offsets.linear && to.offsets.step == width_))
+      write(values, data + to.offsets.offset(row_), elements(), streamed);
     else
-      to.reach.for_rows(row_, rows_,
-                        [&](int64_t i, int64_t offset) { write(values + i * width_, data + offset, width_, false); });
+      to.offsets.for_rows(row_, rows_,
+                          [&](int64_t i, int64_t offset) { write(values + i * width_, data + offset, width_, false); });
   });
 }
 
 template <class A>
-void Worker<A>::give(const Step& step) {
+void Worker<A>::store_result(const Step& step) {
   const A* const values = at_[step.a];
   const PassResult& to = pass_.results[step.which];
   A* const partials = static_cast<A*>(to.partials);
@@ -353,8 +354,8 @@ void Worker<A>::give(const Step& step) {
       with_type<A>(pass_.call.outputs[step.which].dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         T* const data = static_cast<T*>(pass_.call.outputs[step.which].data);
-        to.reach.for_rows(row_, rows_,
-                          [&](int64_t i, int64_t offset) { data[offset] = from_compute<T>(values[i * stride]); });
+        to.offsets.for_rows(row_, rows_,
+                            [&](int64_t i, int64_t offset) { data[offset] = from_compute<T>(values[i * stride]); });
       });
       return;
     }
@@ -367,7 +368,7 @@ void Worker<A>::give(const Step& step) {
       with_type<A>(pass_.call.outputs[step.which].dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         T* const data = static_cast<T*>(pass_.call.outputs[step.which].data);
-        to.reach.for_rows(row_, rows_, [&](int64_t i, int64_t offset) {
+        to.offsets.for_rows(row_, rows_, [&](int64_t i, int64_t offset) {
           data[offset] = from_compute<T>(sum_of(values + i * width_, width_));
         });
       });

@@ -12,9 +12,9 @@ class Worker {
   explicit Worker(const Pass& pass);
 
   // Computes a row chunk, or one block of the columns of its rows if no reduction needs the other columns. Each sum has
-  // its own chunks: a pass has kept * slabs of them.
-  void run_slab(int64_t slab);
-  void run_slab(int64_t slab, int64_t block);
+  // its own chunks: a pass has kept * chunks of them.
+  void run_chunk(int64_t chunk);
+  void run_chunk(int64_t chunk, int64_t block);
 
   // For a stagewise pass: a block of the terms of a stage.
   void run_terms(int stage, int64_t row, int64_t block);
@@ -23,7 +23,7 @@ class Worker {
 
  private:
   template <class Body>
-  void for_tiles(int64_t slab, int64_t first_column, int64_t columns, Body&& body);
+  void for_tiles(int64_t chunk, int64_t first_column, int64_t columns, Body&& body);
   void begin_row_tile(int64_t row, int64_t count, int64_t tile);
   void begin_block(int64_t block);
   void run_stage(const Stage& stage);
@@ -36,7 +36,7 @@ class Worker {
   void load_one(const Step& step);
   void expand(const Step& step);
   void fold(const Step& step);
-  void give(const Step& step);
+  void store_result(const Step& step);
   void store(int result, const A* values);
   A* in_result(int result) const;
 

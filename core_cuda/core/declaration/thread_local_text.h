@@ -1,12 +1,12 @@
-// Texts that functions of C return.
+// Texts returned by C functions.
 #pragma once
 
 #include <string>
 
 namespace fusedops {
 
-// Holds the text until the thread's next.
-inline const char* said(std::string text) {
+// Stores the text until the thread's next call.
+inline const char* thread_local_text(std::string text) {
   thread_local std::string last;
   last = std::move(text);
   return last.c_str();
