@@ -74,7 +74,7 @@ Status find_compiled(const Operator& op, const Variant& variant, Compiled* compi
   return {};
 }
 
-Status launch(const Call& call, const Plan& plan, const Compiled& compiled) {
+Status launch(const Call& call, const LaunchPlan& plan, const Compiled& compiled) {
   Arguments arguments;
   const Geometry& g = plan.geometry;
   for (size_t i = 0; i < call.op.inputs.size(); ++i) {
@@ -83,7 +83,7 @@ Status launch(const Call& call, const Plan& plan, const Compiled& compiled) {
     std::copy_n(g.inputs[i].strides, g.dims, arguments.stride[i]);
   }
   for (size_t i = 0; i < call.op.outputs.size(); ++i)
-    arguments.output[i] = plan.final_sum[i] == Plan::FinalSum::none
+    arguments.output[i] = plan.final_sum[i] == LaunchPlan::FinalSum::none
                               ? call.outputs[i].data
                               : static_cast<char*>(call.workspace) + plan.offset[i];
   arguments.rows = g.rows;
@@ -180,21 +180,21 @@ Status fold(const Context& context, const Folding& folding, bool has_columns, co
 }
 
 template <class A>
-Status finish(const Call& call, const Plan& plan) {
+Status finish(const Call& call, const LaunchPlan& plan) {
   const Program& program = program_of(call.op);
   for (size_t i = 0; i < program.results.size(); ++i) {
     const A* const sums = reinterpret_cast<const A*>(static_cast<const char*>(call.workspace) + plan.offset[i]);
     const View& out = call.outputs[i];
     switch (plan.final_sum[i]) {
-      case Plan::FinalSum::none:
+      case LaunchPlan::FinalSum::none:
         break;
-      case Plan::FinalSum::chunks:
+      case LaunchPlan::FinalSum::chunks:
         FUSEDOPS_TRY(cuda::sum_row_chunks(call.context, sums, plan.chunks, plan.geometry.cols, out));
         break;
-      case Plan::FinalSum::partials:
+      case LaunchPlan::FinalSum::partials:
         FUSEDOPS_TRY(cuda::sum_partials(call.context, sums, plan.chunks * plan.tiles, out));
         break;
-      case Plan::FinalSum::folded: {
+      case LaunchPlan::FinalSum::folded: {
         const bool has_columns = plan.variant.output[i] == Access::full;
         const Folding folding(plan.geometry, plan.geometry.of(program.results[i]), has_columns);
         FUSEDOPS_TRY(fold(call.context, folding, has_columns, sums, out));
@@ -220,8 +220,8 @@ Status clear(const Call& call) {
 }  // namespace
 
 Status cuda(const Call& call) {
-  Plan plan;
-  FUSEDOPS_TRY(Plan::make(call, &plan));
+  LaunchPlan plan;
+  FUSEDOPS_TRY(LaunchPlan::make(call, &plan));
   if (!plan.geometry.has_work(program_of(call.op))) return clear(call);
   Compiled compiled;
   FUSEDOPS_TRY(find_compiled(call.op, plan.variant, &compiled));

@@ -35,7 +35,7 @@ Type type_of(const View& view, DType element) {
 
 class Planner {
  public:
-  Planner(const Call& call, Plan& plan)
+  Planner(const Call& call, LaunchPlan& plan)
       : call_(call), program_(program_of(call.op)), plan_(plan), g_(plan.geometry), v_(plan.variant) {}
 
   void plan() {
@@ -119,7 +119,7 @@ class Planner {
 
   void read_results() {
     for (size_t i = 0; i < program_.results.size(); ++i) {
-      plan_.final_sum[i] = Plan::FinalSum::none;
+      plan_.final_sum[i] = LaunchPlan::FinalSum::none;
       if (!is_wanted(i)) continue;  // Access::number
       const Walk& walk = this->walk(i);
       v_.output[i] = walk.access;
@@ -130,14 +130,14 @@ class Planner {
         continue;
       }
       if (walk.access == Access::single) {
-        plan_.final_sum[i] = Plan::FinalSum::partials;
+        plan_.final_sum[i] = LaunchPlan::FinalSum::partials;
       } else if (walk.access == Access::column && !v_.chunked) {
-        plan_.final_sum[i] = Plan::FinalSum::chunks;
+        plan_.final_sum[i] = LaunchPlan::FinalSum::chunks;
       } else if (walk.access == Access::column || walk.access == Access::some) {
-        plan_.final_sum[i] = Plan::FinalSum::folded;
+        plan_.final_sum[i] = LaunchPlan::FinalSum::folded;
         v_.output[i] = walk.along_columns ? Access::full : Access::row;
       }
-      if (plan_.final_sum[i] != Plan::FinalSum::none) v_.output_type[i] = kCompute;
+      if (plan_.final_sum[i] != LaunchPlan::FinalSum::none) v_.output_type[i] = kCompute;
     }
   }
 
@@ -145,8 +145,8 @@ class Planner {
   void assign_row_chunks() {
     const int64_t groups = v_.threads / v_.across, turns = ceil_div(g_.rows, groups);
     const bool sums =
-        std::any_of(plan_.final_sum, plan_.final_sum + program_.results.size(), [](Plan::FinalSum final_sum) {
-          return final_sum == Plan::FinalSum::chunks || final_sum == Plan::FinalSum::partials;
+        std::any_of(plan_.final_sum, plan_.final_sum + program_.results.size(), [](LaunchPlan::FinalSum final_sum) {
+          return final_sum == LaunchPlan::FinalSum::chunks || final_sum == LaunchPlan::FinalSum::partials;
         });
     const bool has_block_rows = v_.across > 32 && needs_whole_rows();  // fewer of them fill a multiprocessor
     int64_t per_chunk = 1;
@@ -177,7 +177,7 @@ class Planner {
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
       if (v_.along_columns[i] && !v_.late[i]) registers += v_.held * (v_.input_type[i] == kElement ? 4 : pack);
     for (size_t i = 0; i < program_.results.size(); ++i) {
-      if (plan_.final_sum[i] == Plan::FinalSum::chunks) registers += v_.held * pack;
+      if (plan_.final_sum[i] == LaunchPlan::FinalSum::chunks) registers += v_.held * pack;
       if (v_.output[i] == Access::full) registers += 4;
     }
     return 65536 / registers;
@@ -186,9 +186,10 @@ class Planner {
   void place_sums() {
     const auto size = static_cast<int64_t>(size_of(compute_dtype(v_.dtype)));
     for (size_t i = 0; i < program_.results.size(); ++i) {
-      if (plan_.final_sum[i] == Plan::FinalSum::none) continue;
-      int64_t count = plan_.chunks * (plan_.final_sum[i] == Plan::FinalSum::chunks ? g_.cols : plan_.tiles);
-      if (plan_.final_sum[i] == Plan::FinalSum::folded) count = g_.rows * (v_.output[i] == Access::full ? g_.cols : 1);
+      if (plan_.final_sum[i] == LaunchPlan::FinalSum::none) continue;
+      int64_t count = plan_.chunks * (plan_.final_sum[i] == LaunchPlan::FinalSum::chunks ? g_.cols : plan_.tiles);
+      if (plan_.final_sum[i] == LaunchPlan::FinalSum::folded)
+        count = g_.rows * (v_.output[i] == Access::full ? g_.cols : 1);
       plan_.offset[i] = plan_.workspace;
       plan_.workspace += (count * size + 15) / 16 * 16;
     }
@@ -200,13 +201,13 @@ class Planner {
     for (size_t i = 0; i < call_.op.inputs.size(); ++i)
       if (v_.along_columns[i]) v_.aligned = v_.aligned && is_aligned(call_.inputs[i]->data);
     for (size_t i = 0; i < program_.results.size(); ++i)
-      if (v_.output[i] == Access::full && plan_.final_sum[i] == Plan::FinalSum::none)
+      if (v_.output[i] == Access::full && plan_.final_sum[i] == LaunchPlan::FinalSum::none)
         v_.aligned = v_.aligned && is_aligned(call_.outputs[i].data);
   }
 
   const Call& call_;
   const Program& program_;
-  Plan& plan_;
+  LaunchPlan& plan_;
   Geometry& g_;
   Variant& v_;
   int64_t pack_ = 0, packs_ = 0;
@@ -221,15 +222,15 @@ std::string list(const Item* items, size_t count, Name&& name) {
 
 }  // namespace
 
-Status Plan::make(const Call& call, Plan* plan) {
+Status LaunchPlan::make(const Call& call, LaunchPlan* plan) {
   FUSEDOPS_TRY(Geometry::of(call, &plan->geometry));
   Planner(call, *plan).plan();
   return {};
 }
 
 size_t cuda_workspace(const Call& call) {
-  Plan plan;
-  return Plan::make(call, &plan).ok() ? static_cast<size_t>(plan.workspace) : 0;
+  LaunchPlan plan;
+  return LaunchPlan::make(call, &plan).ok() ? static_cast<size_t>(plan.workspace) : 0;
 }
 
 std::string Variant::source(const Program& program) const {

@@ -33,7 +33,7 @@ struct Variant {
   std::string source(const Program& program) const;  // for NVRTC
 };
 
-struct Plan {
+struct LaunchPlan {
   // The processing of a result after the kernel.
   enum class FinalSum : uint8_t { none, chunks, partials, folded };
 
@@ -44,7 +44,7 @@ struct Plan {
   int64_t offset[kMaxOutputs];  // in the workspace, for results that are summed after the kernel
   int64_t workspace = 0;        // bytes
 
-  static Status make(const Call& call, Plan* plan);
+  static Status make(const Call& call, LaunchPlan* plan);
 };
 
 }  // namespace fusedops::program

@@ -131,7 +131,7 @@ Status float8_rows(const Packs& packs, const Float8Result<A>& result, const Cont
   const int64_t rows = packs.call.rows, size = packs.call.size;
   return quantize(context, result, [&](const Float8Result<A>& pass, bool) {
     const auto run = [&](auto kernel, const RowGroups& groups, int cluster = 1) {
-      // even without rows, for the scale
+      // At least one cluster: an empty tensor has a scale, too.
       const int64_t blocks = std::max<int64_t>(groups.blocks(rows), groups.cluster);
       return launch(context, kernel, Grid{blocks, groups.block_threads, 0, cluster}, packs, pass, groups);
     };

@@ -118,7 +118,7 @@ class NormBackwardBlock {
       if (norm_.need_dweight) store_sums(tile, dweight_, norm_.partials);
       if (kCentered && norm_.need_dbias)
         store_sums(tile, dbias_, norm_.partials + norm_.need_dweight * plan_.chunks.count * norm_.cols);
-      // after an odd number of steps the next chunk's first reduction reuses the scratch of the last one
+      // After an odd number of steps, the next chunk's first reduction reuses the scratch of the last one
       __syncthreads();
     }
   }

@@ -156,7 +156,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
       Row row(out, norm, me, groups.end(norm.cols), groups.rank() == 0);
       row.prefetch_parameters();
       cluster.each_row<kAligned>(me, norm.rows, row, [&] {
-        // else the parameters of all rows are hoisted into the registers of the values
+        // Keeps the compiler from hoisting the parameters, which would take the registers of the values.
         asm volatile("" : "+r"(me.index));
         row.quantize(scratch, inverse_size, sum_of_row, max_of_row);
       });

@@ -272,7 +272,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     const auto me = kVariant == RowVariant::few ? RowThread<kThreads>::half(groups) : RowThread<kThreads>(groups);
     Row row(norm, me, norm.cols);
     row.load();
-    // variants for many rows lack registers for early parameters
+    // The variants for many rows lack registers for early parameters.
     if constexpr (kVariant == RowVariant::few) row.load_parameters();
     row.normalize(scratch, inverse_size, [](A sum) { return sum; });
   }

@@ -66,7 +66,7 @@ class StageWriter {
     for (size_t i = 0; i < code_.size(); ++i) {
       if (!needed_[i]) continue;
       write_value(static_cast<int>(i));
-      for (const Step& sink : values_[i].sinks) write_sink(static_cast<int>(i), sink);
+      for (const PlanStep& sink : values_[i].sinks) write_sink(static_cast<int>(i), sink);
     }
     return std::move(stage_);
   }
@@ -75,15 +75,15 @@ class StageWriter {
   struct Value {
     Level level = Level::call;
     int place = -1;
-    int elements = -1;        // the place of its elements
-    int uses = 0;             // remaining uses of the elements
-    std::vector<Step> sinks;  // folds and results that read the value
+    int elements = -1;            // the place of its elements
+    int uses = 0;                 // remaining uses of the elements
+    std::vector<PlanStep> sinks;  // folds and results that read the value
   };
 
-  std::vector<Step>& steps(Level level) { return stage_.of_level[static_cast<int>(level)]; }
+  std::vector<PlanStep>& steps(Level level) { return stage_.of_level[static_cast<int>(level)]; }
   int& count(Level level) { return plan_.places[static_cast<int>(level)]; }
 
-  void add_sink(int value, Step sink) { values_[value].sinks.push_back(sink); }
+  void add_sink(int value, PlanStep sink) { values_[value].sinks.push_back(sink); }
 
   Level level_of(const Instruction& instruction, const std::vector<Level>& levels) const {
     if (instruction.op == Op::input) return traits_.inputs[instruction.a];
@@ -99,7 +99,7 @@ class StageWriter {
   }
 
   // True if a sink reads elements. Folds, and results of one element per row, read a row's value directly.
-  bool read_as_elements(const Step& sink, Level level) const {
+  bool read_as_elements(const PlanStep& sink, Level level) const {
     return level == Level::element || (sink.kind == StepKind::store && program_.results[sink.which].like != kLikeRows);
   }
 
@@ -107,7 +107,7 @@ class StageWriter {
     for (size_t i = 0; i < code_.size(); ++i) {
       if (!needed_[i]) continue;
       if (code_[i].op != kProduct)
-        for (const Step& sink : values_[i].sinks) values_[i].uses += read_as_elements(sink, values_[i].level);
+        for (const PlanStep& sink : values_[i].sinks) values_[i].uses += read_as_elements(sink, values_[i].level);
       if (values_[i].level != Level::element) continue;
       for (int k = 0; k < operands_of(code_[i].op); ++k) {
         Value& operand = values_[operands(code_[i])[k]];
@@ -135,7 +135,7 @@ class StageWriter {
     const int input = code_[value].a;
     Value& of = values_[value];
     of.place = new_place(of.level);
-    Step step{.kind = StepKind::load, .which = input, .to = of.place};
+    PlanStep step{.kind = StepKind::load, .which = input, .to = of.place};
     if (of.level == Level::element) of.elements = of.place;
     if (of.level != Level::call) {
       step.again = std::find(plan_.inputs.begin(), plan_.inputs.end(), input) != plan_.inputs.end();
@@ -177,7 +177,7 @@ class StageWriter {
     }
   }
 
-  void write_sink(int value, Step sink) {
+  void write_sink(int value, PlanStep sink) {
     const Instruction& instruction = code_[value];
     sink.levels[0] = values_[value].level;
     if (instruction.op == kProduct) {
@@ -201,7 +201,7 @@ class StageWriter {
     const Instruction& instruction = code_[i];
     Value& value = values_[i];
     const bool elements = value.level == Level::element;
-    Step step{.kind = StepKind::compute};
+    PlanStep step{.kind = StepKind::compute};
     int* const places[] = {&step.a, &step.b, &step.c};
     int pattern = 0;
     for (int k = 0; k < operands_of(instruction.op); ++k) {
@@ -221,7 +221,7 @@ class StageWriter {
     if (elements) {
       value.elements = value.place;
       plan_.cost += cost_of(instruction.op);
-      for (const Step& sink : value.sinks)
+      for (const PlanStep& sink : value.sinks)
         if (sink.kind == StepKind::store && step.stored < 0) step.stored = sink.which;
       for (const Level level : step.levels) step.by_row |= level == Level::row;
     }
@@ -254,8 +254,8 @@ void put_in_order(Plan& plan) {
   };
   for (int& place : plan.reduced) move(place);
   for (Stage& stage : plan.stages)
-    for (std::vector<Step>& steps : stage.of_level)
-      for (Step& step : steps)
+    for (std::vector<PlanStep>& steps : stage.of_level)
+      for (PlanStep& step : steps)
         for (int* place : {&step.a, &step.b, &step.c, &step.to}) move(*place);
 }
 

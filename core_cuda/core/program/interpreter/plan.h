@@ -23,7 +23,7 @@ enum class StepKind : uint8_t {
   store,     // a is result `which`
 };
 
-struct Step {
+struct PlanStep {
   StepKind kind;
   int which = 0;
   int a = 0, b = 0, c = 0, to = 0;  // places
@@ -36,7 +36,7 @@ struct Step {
 };
 
 struct Stage {
-  std::vector<Step> of_level[3];
+  std::vector<PlanStep> of_level[3];
   std::vector<int> reductions;  // folded in this stage
 };
 

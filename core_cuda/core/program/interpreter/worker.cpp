@@ -167,8 +167,8 @@ void Worker<A>::run_stage(const Stage& stage) {
 }
 
 template <class A>
-void Worker<A>::run_steps(const std::vector<Step>& steps, int64_t n) {
-  for (const Step& step : steps) {
+void Worker<A>::run_steps(const std::vector<PlanStep>& steps, int64_t n) {
+  for (const PlanStep& step : steps) {
     switch (step.kind) {
       case StepKind::constant:
         *at_[step.to] = static_cast<A>(step.value);
@@ -200,7 +200,7 @@ void Worker<A>::run_steps(const std::vector<Step>& steps, int64_t n) {
 }
 
 template <class A>
-void Worker<A>::compute_rows(const Step& step, A* to) {
+void Worker<A>::compute_rows(const PlanStep& step, A* to) {
   const auto stride = [&](int operand) {
     return step.levels[operand] == Level::element ? width_ : static_cast<int64_t>(step.levels[operand] == Level::row);
   };
@@ -211,7 +211,7 @@ void Worker<A>::compute_rows(const Step& step, A* to) {
 }
 
 template <class A>
-void Worker<A>::load_one(const Step& step) {
+void Worker<A>::load_one(const PlanStep& step) {
   const View* view = pass_.call.inputs[step.which];
   A* const to = at_[step.to];
   *to = static_cast<A>(pass_.call.scalars[step.which]);
@@ -223,7 +223,7 @@ void Worker<A>::load_one(const Step& step) {
 }
 
 template <class A>
-void Worker<A>::load(const Step& step, int64_t n) {
+void Worker<A>::load(const PlanStep& step, int64_t n) {
   if (step.to < plan_.places[0]) return load_one(step);
   const PassInput& input = pass_.inputs[step.which];
   const View& view = *pass_.call.inputs[step.which];
@@ -254,7 +254,7 @@ void Worker<A>::load(const Step& step, int64_t n) {
 }
 
 template <class A>
-void Worker<A>::expand(const Step& step) {
+void Worker<A>::expand(const PlanStep& step) {
   A* const to = at_[step.to] = own(step.to);
   const A* const from = at_[step.a];
   if (step.levels[0] == Level::call || rows_ == 1)
@@ -264,7 +264,7 @@ void Worker<A>::expand(const Step& step) {
 }
 
 template <class A>
-void Worker<A>::fold(const Step& step) {
+void Worker<A>::fold(const PlanStep& step) {
   const Fold fold = pass_.op.program.reductions[step.which].fold;
   const A* const values = at_[step.a];
   for (int64_t i = 0; i < rows_; ++i) {
@@ -330,7 +330,7 @@ void Worker<A>::store(int result, const A* values) {
 }
 
 template <class A>
-void Worker<A>::store_result(const Step& step) {
+void Worker<A>::store_result(const PlanStep& step) {
   const A* const values = at_[step.a];
   const PassResult& to = pass_.results[step.which];
   A* const partials = static_cast<A*>(to.partials);

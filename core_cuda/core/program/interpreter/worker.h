@@ -27,16 +27,16 @@ class Worker {
   void begin_row_tile(int64_t row, int64_t count, int64_t tile);
   void begin_block(int64_t block);
   void run_stage(const Stage& stage);
-  void run_steps(const std::vector<Step>& steps, int64_t n);
+  void run_steps(const std::vector<PlanStep>& steps, int64_t n);
   void finish_folds(const Stage& stage);
   void point_to_folds();
 
-  void compute_rows(const Step& step, A* to);
-  void load(const Step& step, int64_t n);
-  void load_one(const Step& step);
-  void expand(const Step& step);
-  void fold(const Step& step);
-  void store_result(const Step& step);
+  void compute_rows(const PlanStep& step, A* to);
+  void load(const PlanStep& step, int64_t n);
+  void load_one(const PlanStep& step);
+  void expand(const PlanStep& step);
+  void fold(const PlanStep& step);
+  void store_result(const PlanStep& step);
   void store(int result, const A* values);
   A* in_result(int result) const;
 
