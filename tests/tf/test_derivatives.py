@@ -200,7 +200,7 @@ def test_second_order_of_mixed_dtypes(tf_backend, spec, random):
             with tf.GradientTape() as inner:
                 inner.watch(tensors)
                 outputs = tf_backend.call(spec.name, inputs, sample.options)
-                total = tf.add_n([tf.reduce_sum(y**2) for y in outputs])
+                total = tf.add_n([tf.cast(tf.reduce_sum(y**2), tf.float64) for y in outputs])
             total = tf.add_n([tf.cast(tf.reduce_sum(g**2), tf.float64) for g in inner.gradient(total, tensors)])
         found.append(outer.gradient(total, tensors))
     for name, got, expected in zip(spec.differentiable(sample), *found, strict=True):

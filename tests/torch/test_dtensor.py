@@ -40,7 +40,8 @@ def test_ranks(torch_backend, tmp_path, world, sections):
 
 def test_functions_on_a_mesh_of_two_dimensions(torch_cpu):
     """All ranks are simulated in one process, by torch's LocalTensorMode."""
-    pytest.importorskip("torch.distributed._local_tensor")
+    if tuple(map(int, torch_cpu.torch.__version__.split(".")[:2])) < (2, 13):
+        pytest.skip("PyTorch: LocalTensorMode of this version does not compare sizes that differ")
     done = run_program("torch_dtensor.py", "functions", "cpu", "0", "4", "")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "functions"

@@ -127,7 +127,9 @@ def test_meta_tensors_beside_others(torch_cpu, spec, random):
     sample = spec.sample((2, 3), random)
     inputs = torch_cpu.tensors(sample, "float32")
     for name in sample.tensors[1:]:
-        with pytest.raises(RuntimeError, match=rf"fusedops\.{spec.name}: \w+ must be on \w+'s device, \w+; got \w+"):
+        with pytest.raises(
+            RuntimeError, match=rf"fusedops\.{spec.function}: \w+ must be on \w+'s device, \w+; got \w+"
+        ):
             torch_cpu.call(spec.name, {**inputs, name: inputs[name].to("meta")}, sample.options)
 
 
@@ -135,7 +137,7 @@ def test_sparse_tensors(torch_cpu, spec, random):
     sample = spec.sample((2, 3), random)
     inputs = torch_cpu.tensors(sample, "float32")
     name = next(name for name in sample.tensors if inputs[name].dim())
-    with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be a dense tensor; got sparse_coo"):
+    with pytest.raises(TypeError, match=rf"fusedops\.{spec.function}: {name} must be a dense tensor; got sparse_coo"):
         torch_cpu.call(spec.name, {**inputs, name: inputs[name].to_sparse()}, sample.options)
 
 

@@ -47,7 +47,7 @@ def test_a_subclass_that_refuses(case, spec):
     wrap = refusing_subclass(torch)
     for place, name in enumerate(names):
         given = with_one(inputs, place, wrap(inputs[place].detach()))
-        with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {name} must be {SUBCLASS}; got Refuses$"):
+        with pytest.raises(TypeError, match=rf"fusedops\.{spec.function}: {name} must be {SUBCLASS}; got Refuses$"):
             function(*given)
 
 
@@ -61,7 +61,7 @@ def test_a_subclass_that_knows_no_function(case, spec):
 
     place = first_matrix(inputs)
     given = with_one(inputs, place, inputs[place].detach().as_subclass(Refuses))
-    with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {names[place]} must be {SUBCLASS}; got Refuses$"):
+    with pytest.raises(TypeError, match=rf"fusedops\.{spec.function}: {names[place]} must be {SUBCLASS}; got Refuses$"):
         function(*given)
 
 
@@ -72,7 +72,7 @@ def test_masked_tensors(case, spec):
     x = inputs[place].detach()
     given = with_one(inputs, place, torch.masked.masked_tensor(x, x > 0))
     with pytest.raises(
-        TypeError, match=rf"fusedops\.{spec.name}: {names[place]} must be {SUBCLASS}; got MaskedTensor$"
+        TypeError, match=rf"fusedops\.{spec.function}: {names[place]} must be {SUBCLASS}; got MaskedTensor$"
     ):
         function(*given)
 
@@ -91,7 +91,8 @@ def test_nested_tensors(case, torch_backend, spec, layout, kind, compiled):
     nested = torch.nested.nested_tensor([x, x[:2]], layout=getattr(torch, layout))
     if compiled:
         function = torch_backend.traced(function)
-    sentence = rf"fusedops\.{spec.name}: {names[place]} must be a dense tensor; got {kind}"
+    name = spec.name if compiled else spec.function
+    sentence = rf"fusedops\.{name}: {names[place]} must be a dense tensor; got {kind}"
     with pytest.raises((TypeError, RuntimeError), match=sentence):
         function(*with_one(inputs, place, nested))
 
@@ -120,7 +121,7 @@ def test_distributed_tensors(case, spec, mesh):
     local = [name for i, (name, x) in enumerate(zip(names, inputs, strict=True)) if i != place and x.numel() != 1]
     if local:
         sentence = rf"{local[0]} must be a DTensor beside {names[place]}; got Tensor: pass torch\.distributed\.tensor\."
-        with pytest.raises(TypeError, match=rf"fusedops\.{spec.name}: {sentence}distribute_tensor\({local[0]}, "):
+        with pytest.raises(TypeError, match=rf"fusedops\.{spec.function}: {sentence}distribute_tensor\({local[0]}, "):
             function(*with_one(inputs, place, distributed[place]))
 
 

@@ -123,9 +123,9 @@ def _part(signature: Signature, schema: OpSchema, arguments: Sequence[Any]) -> t
             continue
         offset, size = 0, spec.shape[dim]
         for mesh_dim in (i for i, p in enumerate(stacked) if p.is_shard()):
-            chunk = -(-size // spec.mesh.size(mesh_dim))  # as torch.chunk cuts
-            begin = min(spec.mesh.get_local_rank(mesh_dim) * chunk, size)
-            offset, size = offset + begin, min(chunk, size - begin)
+            rank = spec.mesh.get_local_rank(mesh_dim)
+            size, begin = Shard.local_shard_size_and_offset(size, spec.mesh.size(mesh_dim), rank)
+            offset += begin
         return Part(signature, arguments, division, offset, size), spec.mesh, stacked
     return None
 
