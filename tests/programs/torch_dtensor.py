@@ -146,6 +146,8 @@ def placements_of(inputs: tuple[torch.Tensor, ...]) -> Iterator[list[Any]]:
 
 def functions() -> None:
     """Every public function with any placement of its inputs, forward and backward."""
+    from fusedops.torch.library import TABLE
+
     count = 0
     for spec in SPECIFICATIONS:
         if is_simulated and any("@" in axes.tensors for axes in TABLE[spec.operator].axes):
