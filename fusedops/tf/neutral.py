@@ -59,12 +59,17 @@ def _probabilities(scores: tf.Tensor, masks: Sequence[tf.Tensor]) -> tf.Tensor:
     return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, masks) if masks else None)
 
 
-def _log_sum_exp(scores: tf.Tensor, kept: Sequence[tf.Tensor]) -> tf.Tensor:
-    if not kept:
-        return tf.reduce_logsumexp(scores, -1)
-    all_kept = tf.broadcast_to(functools.reduce(tf.logical_and, kept), tf.shape(scores))
-    sums = tf.reduce_logsumexp(tf.where(all_kept, scores, scores.dtype.min), -1)
-    return tf.where(tf.reduce_any(all_kept, -1), sums, tf.constant(float("-inf"), sums.dtype))
+def _log_sum_exp(scores: tf.Tensor, masks: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Unlike tf.reduce_logsumexp, it has derivatives of second order where no score is visible: zeros."""
+    visible = tf.broadcast_to(functools.reduce(tf.logical_and, masks, tf.constant(True)), tf.shape(scores))
+    lowered = tf.where(visible, scores, scores.dtype.min)
+    largest = tf.stop_gradient(tf.reduce_max(lowered, -1, keepdims=True))
+    largest = tf.where(tf.math.is_finite(largest), largest, tf.zeros_like(largest))
+    exponentials = tf.exp(lowered - largest)
+    total = tf.reduce_sum(tf.where(visible, exponentials, tf.zeros_like(exponentials)), -1)
+    is_empty = total == 0
+    sums = tf.math.log(tf.where(is_empty, tf.ones_like(total), total)) + largest[..., 0]
+    return tf.where(is_empty, tf.constant(float("-inf"), sums.dtype), sums)
 
 
 def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: Any) -> Sequence[tf.Tensor]:
