@@ -55,7 +55,7 @@ def write() -> None:
 
 
 def load() -> dict[str, Entries]:
-    """What was counted: rows by name of library and version, the newest first."""
+    """The counts by name of library and version, the newest first."""
     found = {path.stem: json.loads(path.read_text()) for path in DATA.glob("*.json")}
     return {name: found[name] for name in sorted(found, key=_order)}
 
@@ -133,7 +133,7 @@ def _built(rows: Entries) -> dict[str, Entry]:
 
 
 def sums(rows: Entries) -> dict[str, list[int]]:
-    """How many modules of each kind there are in all families, and how many are replaced."""
+    """The numbers of modules of each kind in all families, and of replaced ones."""
     counts = [row["counts"] for row in _built(rows).values()]
     return {kind: [sum(each.get(kind, [0, 0])[i] for each in counts) for i in (0, 1)] for kind in KINDS}
 
@@ -155,7 +155,7 @@ def cell(row: Entry, kind: str) -> str:
 
 
 def line(name: str, row: Entry) -> str:
-    """Of the table of families."""
+    """A line of the table of families."""
     return f"| {name} | {row['model']} | {' | '.join(cell(row, kind) for kind in KINDS)} |"
 
 

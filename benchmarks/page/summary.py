@@ -21,7 +21,7 @@ OURS = "fusedops"
 
 
 def trimmed(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Where a GPU was measured, of the CPU only the calls are kept: its host is not the machine to show."""
+    """The rows to publish. A run with a GPU publishes only the calls of its CPU: the host is not representative."""
     on_gpu = any(row["device"] == "cuda" for run in runs for row in run["results"])
     return [
         dict(run) | {"results": [_trimmed(row) for row in run["results"] if not on_gpu or _is_of_gpu(row)]}
@@ -56,7 +56,7 @@ def slower(run: Run) -> list[tuple[float, Row, str, str]]:
 
 
 def compared(run: Run) -> int:
-    """How many rows have a peer that was right."""
+    """The number of rows with a peer whose results are right."""
     return sum(any(_pairs(row)) for row in run["results"])
 
 

@@ -71,7 +71,7 @@ class Plain:
             total = exponentials.sum(-1, keepdims=True)
             self.p = np.where(visible, exponentials / total, 0).astype(dtype)
             log_sum = np.where(largest == -np.inf, largest, largest + np.log(total))
-            # What is smaller than a normal number may be zero.
+            # Numbers below the smallest normal number may be flushed to zero.
             tiny = np.finfo(np.float32)
             self.size = np.where(visible, self.p + tiny.smallest_normal / tiny.eps, 0)
             below = finite(largest - scores)

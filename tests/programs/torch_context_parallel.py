@@ -1,7 +1,6 @@
 """Run by torch/test_context_parallel.py, once per rank: attention over positions that are divided among the ranks."""
 
 import copy
-import datetime
 import itertools
 import sys
 from typing import Any
@@ -19,20 +18,13 @@ from tests.helpers.attention import STORAGE
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.frameworks import backend as backend_of
 from tests.helpers.hugging_face import FAMILIES, VOCABULARY
+from tests.helpers.ranks import init_process_group
 from tests.helpers.specification import Sample
 from tests.specifications import attention, attention_varlen
 
 sections, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-if device == "cuda":
-    torch.cuda.set_device(rank)
 torch.set_num_threads(1)
-dist.init_process_group(
-    "nccl" if device == "cuda" else "gloo",
-    init_method=f"file://{store}",
-    rank=rank,
-    world_size=world,
-    timeout=datetime.timedelta(seconds=60),
-)
+init_process_group(device, rank, world, store, seconds=60)
 group = dist.group.WORLD
 mesh = dist.device_mesh.init_device_mesh(device, (world,))
 backend = backend_of("torch", device)
@@ -40,7 +32,7 @@ POSITIONS = 24  # of whole sequences: a multiple of the chunks
 
 
 class OfParts:
-    """What the sums of the parts' gradients add to a specification: each is rounded, and so is each sum of two."""
+    """A specification whose gradients are sums of parts: each part is rounded, and so is each sum of two."""
 
     def storage_roundings(self, **inputs: Any) -> dict[str, float]:
         return {**STORAGE, **{name: STORAGE[name] + 4 * world for name in ("dk", "dv")}}

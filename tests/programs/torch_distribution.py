@@ -4,7 +4,6 @@ batch, compared with the whole batch in one process.
 All bits are the same: the mean of two gradients is rounded once in either case."""
 
 import copy
-import datetime
 import sys
 from collections.abc import Callable
 
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fusedops.torch as fo
 import fusedops.torch.optim
+from tests.helpers.ranks import init_process_group
 
 BATCH, TIME, WIDTH, HEADS, HIDDEN, CLASSES = 2, 6, 32, 2, 48, 16
 SIZE = WIDTH // HEADS  # of a head
@@ -126,15 +126,7 @@ def compiled(model: torch.nn.Module) -> Callable[..., torch.Tensor]:
 
 
 device, rank, world, store = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-if device == "cuda":
-    torch.cuda.set_device(rank)
-dist.init_process_group(
-    "nccl" if device == "cuda" else "gloo",
-    init_method=f"file://{store}",
-    rank=rank,
-    world_size=world,
-    timeout=datetime.timedelta(seconds=120),
-)
+init_process_group(device, rank, world, store, seconds=120)
 mesh = dist.device_mesh.init_device_mesh(device, (world,))
 torch.manual_seed(0)
 model = Model().to(device)

@@ -4,7 +4,6 @@ Without a file for the ranks' store, torch simulates all ranks in this process."
 
 import contextlib
 import copy
-import datetime
 import itertools
 import math
 import os
@@ -41,12 +40,11 @@ from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, ru
 from tests.helpers.calls import function_of
 from tests.helpers.frameworks import backend as backend_of
 from tests.helpers.hugging_face import FAMILIES, Family
+from tests.helpers.ranks import init_process_group
 from tests.helpers.torch_functions import every_operator
 from tests.specifications import SPECIFICATIONS
 
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-if device == "cuda":
-    torch.cuda.set_device(rank)
 torch.set_num_threads(1)
 is_simulated = not store  # the mesh has two dimensions then
 if is_simulated:
@@ -55,13 +53,7 @@ if is_simulated:
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
 else:
-    dist.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=world,
-        timeout=datetime.timedelta(seconds=120),
-    )
+    init_process_group(device, rank, world, store, seconds=120)
 mesh = dist.device_mesh.init_device_mesh(device, (world // 2, 2) if is_simulated else (world,))
 backend = backend_of("torch", device)
 

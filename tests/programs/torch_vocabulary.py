@@ -1,6 +1,5 @@
 """Run by torch/test_vocabulary.py, once per rank: losses whose classes are divided over the ranks."""
 
-import datetime
 import functools
 import itertools
 import sys
@@ -18,19 +17,12 @@ import fusedops.torch as fo
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.frameworks import BACKENDS
 from tests.helpers.numerics import DTYPES
+from tests.helpers.ranks import init_process_group
 from tests.specifications import cross_entropy, linear_cross_entropy
 
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-if device == "cuda":
-    torch.cuda.set_device(rank)
 torch.set_num_threads(1)
-dist.init_process_group(
-    "nccl" if device == "cuda" else "gloo",
-    init_method=f"file://{store}",
-    rank=rank,
-    world_size=world,
-    timeout=datetime.timedelta(seconds=60),
-)
+init_process_group(device, rank, world, store, seconds=60)
 group: Any = dist.group.WORLD
 mesh = dist.device_mesh.init_device_mesh(device, (world,))
 OF_CLASSES = {"cross_entropy": {"logits": -1}, "linear_cross_entropy": {"weight": 0, "bias": 0}}
@@ -75,7 +67,7 @@ class Distributed(BACKENDS["torch"]):  # type: ignore[misc]
 
 
 class Parts:
-    """What joining the parts adds to the roundings of a specification.
+    """A specification whose roundings include those of joining parts.
 
     With label smoothing a part's term is what remains of a number as large as its log-sum-exp. The gradient of x is
     rounded by each rank, and by each addition of two of them.

@@ -144,7 +144,7 @@ def joined(parts, like, v):
 
 
 def joined_log(parts, like):
-    """Of [B, H, positions] each: [H, positions], one behind the other."""
+    """The parts, [B, H, positions] each, as [H, positions] one behind the other."""
     empty = np.zeros((like.shape[1], 0), like.dtype)
     return np.concatenate([empty, *(np.swapaxes(x, 0, 1).reshape(x.shape[1], -1) for x in parts)], -1)
 

@@ -6,7 +6,6 @@ Nothing is merged, and the backward adds the gradients of keys and values in the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from fusedops.checks import optional_count, optional_number
 from fusedops.torch import internals
+from fusedops.torch.distributed.agreement import description, differing_calls
 from fusedops.torch.errors import renamed
 from fusedops.torch.operators import OPERATORS as ops
 
@@ -166,18 +166,14 @@ def _places(group: Group, load_balance: bool, rank: int | None = None) -> Sequen
 
 
 def _check_alike(group: Group, inputs: dict[str, Any], options: dict[str, Any]) -> None:
-    """Raises an error on all processes if one of them makes another call: they would wait for each other for ever."""
+    """Raises an error on all processes if one of them makes another call."""
     device = _device(group, inputs["q"])
     call = ", ".join(
         [*(f"{name} {_described(x)}" for name, x in inputs.items()), *(f"{k}={v!r}" for k, v in options.items())]
     )
-    digest = int.from_bytes(hashlib.blake2b(call.encode(), digest_size=7).digest(), "big")
-    extremes = torch.tensor([digest, -digest], device=device)
-    dist.all_reduce(extremes, dist.ReduceOp.MAX, group)
-    if not extremes.sum():  # the maximum is the minimum
+    calls = differing_calls(group, device, call)
+    if calls is None:
         return
-    calls: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(calls, call, group)
     got = "; ".join(f"{each} on rank {rank}" for rank, each in enumerate(calls))
     raise RuntimeError(
         f"fusedops.ring_attention: all processes must pass the same shapes, dtypes and options; got {got}"
@@ -188,7 +184,7 @@ def _described(x: Any) -> str:
     if not isinstance(x, Tensor):
         return type(x).__name__
     gradient = " with a gradient" if x.requires_grad and torch.is_grad_enabled() else ""
-    return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}{gradient}"
+    return f"{description(x)}{gradient}"
 
 
 def _device(group: Group, q: Any) -> torch.device:

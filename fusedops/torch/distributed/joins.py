@@ -16,7 +16,7 @@ from fusedops.torch.library import Signature
 
 @dataclass(frozen=True)
 class Join:
-    """How the parts of a call become its results.
+    """Functions that make the results of a call from those of its parts.
 
     Both functions get the arguments of a part, by name, and its outputs. `statistics` also gets `size`, the number of
     the part's elements along the divided axis. `results` gets the statistics of all parts, along a first dimension.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
+from fusedops.torch.distributed.agreement import description, differing_calls
 from fusedops.torch.internals import uncompiled
 
 
@@ -131,7 +131,7 @@ def _placed(
             raise TypeError(f"fusedops.distributed.{function}: {name} must be a tensor; got {type(x).__name__}")
     device = next(iter(tensors.values())).device
     _check_group(function, group, device.type)
-    _check_equal(function, group, device, options | {name: _description(x) for name, x in tensors.items()})
+    _check_equal(function, group, device, options | {name: description(x) for name, x in tensors.items()})
     mesh = _mesh(group, device.type)
     return [
         None
@@ -146,10 +146,6 @@ def _mesh(group: dist.ProcessGroup, device: str) -> Any:
     return dist.device_mesh.DeviceMesh.from_group(group, device)
 
 
-def _description(x: Tensor) -> str:
-    return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
-
-
 def _check_group(function: str, group: Any, device: str) -> None:
     sentence = f"fusedops.distributed.{function}: group must be"
     if not isinstance(group, dist.ProcessGroup):
@@ -161,14 +157,8 @@ def _check_group(function: str, group: Any, device: str) -> None:
 
 
 def _check_equal(function: str, group: dist.ProcessGroup, device: torch.device, call: dict[str, Any]) -> None:
-    """Raises RuntimeError in all processes if one of them makes another call: the loss would wait for it for ever."""
-    own = torch.tensor([zlib.crc32(repr(call).encode())], device=device)
-    everywhere = [torch.empty_like(own) for _ in range(group.size())]
-    dist.all_gather(everywhere, own, group=group)
-    if len(set(torch.cat(everywhere).tolist())) == 1:
-        return
-    calls: list[Any] = [None] * group.size()
-    dist.all_gather_object(calls, call, group=group)
+    """Raises RuntimeError in all processes if one of them makes another call."""
+    calls = differing_calls(group, device, call) or []
     for name in {name: None for each in calls for name in each}:
         values = [each.get(name) for each in calls]
         rank = next((i for i, value in enumerate(values) if value != values[0]), None)

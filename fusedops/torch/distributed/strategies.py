@@ -183,26 +183,23 @@ def _mean(shares: DTensor, weights: DTensor) -> tuple[DTensor, DTensor]:
     return total / weight, weight
 
 
-def _register(row: Operator) -> None:
-    if any(x.kind == "list" for x in row.inputs):
+def _register(operator: Operator) -> None:
+    if any(x.kind == "list" for x in operator.inputs):
         return  # optimizers call these with the shards of their process
-    signature = SIGNATURES[row.name]
-    needs_handler = any(mark in declared.tensors for declared in row.axes for mark in ":@")
+    signature = SIGNATURES[operator.name]
+    needs_handler = any(mark in declared.tensors for declared in operator.axes for mark in ":@")
     # DTensor's cache compares all arguments from this place on, and of those before it only the tensors. Where several
     # inputs may be absent, it must compare their places. A number in place of a tensor varies, and decides nothing.
-    is_ambiguous = sum(x.kind != "tensor" for x in row.inputs) > 1
+    is_ambiguous = sum(x.kind != "tensor" for x in operator.inputs) > 1
     compared = 0 if is_ambiguous else signature.inputs + len(signature.scalars)
 
     def strategy(schema: OpSchema) -> OpStrategy:
         return _Call(signature, schema.args_schema).strategy()
 
-    for name in (row.name, f"_{row.name}"):
-        if not hasattr(torch.ops.fusedops, name):
-            continue
-        operator: Any = overload(name)
-        register_op_strategy(operator, RuntimeSchemaInfo(static_argnum=compared))(strategy)
-        if needs_handler:
-            DTensor._op_dispatcher._custom_op_handlers[operator] = _handler(signature)
+    op: Any = overload(operator.name)
+    register_op_strategy(op, RuntimeSchemaInfo(static_argnum=compared))(strategy)
+    if needs_handler:
+        DTensor._op_dispatcher._custom_op_handlers[op] = _handler(signature)
 
 
 for_each(_register)
