@@ -382,9 +382,10 @@ def test_make_alone_prints_the_targets():
 
 
 def test_ci_runs_what_the_guide_says():
-    assert all(re.search(r"make .*test-all", (ROOT / file).read_text()) for file in ("CONTRIBUTING.md", ".ci/run"))
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     assert workflow.count("run: .ci/run") == 2  # with and without a GPU
+    for file in ("CONTRIBUTING.md", ".ci/run", ".github/workflows/ci.yml"):
+        assert "test-all" in (ROOT / file).read_text(), file
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"`?make ([a-z-]+)", workflow + (ROOT / "CONTRIBUTING.md").read_text()):
         assert re.search(rf"^{target}:", makefile, re.M), target
