@@ -18,7 +18,7 @@ DATA = PAGE.with_suffix("")
 STEPS = DATA / "steps"  # a file for each machine
 Entries = Mapping[str, Entry]
 
-_MOST_REASONS = 5  # of each kind
+_MAX_REASONS = 5  # of each kind
 _WHOLE = (NORMS, GATED, ROTARY)
 _OF_A_MODEL = re.compile(r"(the code of|no flash attention for) \w+")  # which say the same of many
 _LIBRARIES = {"transformers": "Hugging Face's transformers", "keras-hub": "KerasHub"}
@@ -203,10 +203,10 @@ def _reasons(rows: Entries) -> str:
     ]
     for kind in KINDS:
         ordered = sorted(found[kind].items(), key=lambda item: (-item[1].total(), item[0]))
-        for why, modules in ordered[:_MOST_REASONS]:
+        for why, modules in ordered[:_MAX_REASONS]:
             examples = ", ".join(name for name, _ in sorted(modules.items(), key=lambda item: (-item[1], item[0]))[:4])
             lines.append(f"| {kind} | {modules.total()} | {_escaped(why)} | {len(modules)}: {examples} |")
-        rest = ordered[_MOST_REASONS:]
+        rest = ordered[_MAX_REASONS:]
         if rest:
             lines.append(f"| {kind} | {sum(modules.total() for _, modules in rest)} | {len(rest)} other reasons | |")
     return "\n".join(lines) + "\n"

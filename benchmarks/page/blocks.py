@@ -22,14 +22,14 @@ from benchmarks.page.pictures import PICTURES, picture_name, speed
 from benchmarks.page.summary import OURS, compared, rows_of, slower, time_of
 from benchmarks.page.tables import SEEDS, label, table, where
 from benchmarks.page.text import Machines, environment, facts, heading, load
-from benchmarks.results.figures import NOT_SLOWER, TITLES, fastest_peer, floor_of, seconds, times_of
+from benchmarks.results.figures import NOT_SLOWER, TITLES, fastest_baseline, floor_of, seconds, times_of
 from benchmarks.results.report import memory_text, time_text
 from benchmarks.results.schema import Row, Run
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("docs/benchmarks")  # runs and charts
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.S)
-MOST_GAPS = 12
+MAX_GAPS = 12
 MODELS = {  # model types of transformers and their names
     "llama": "Llama",
     "mistral": "Mistral",
@@ -153,7 +153,7 @@ def sections(results: Results) -> str:
         for section, about in SECTIONS.items():
             rows = [row for run in _of_gpu(results, framework) for row in rows_of(run, section)]
             floors = [x for row in rows if (x := times_of(row, "copy"))]
-            ratios = [x for row in rows if (peer := fastest_peer(row)) and (x := times_of(row, peer))]
+            ratios = [x for row in rows if (baseline := fastest_baseline(row)) and (x := times_of(row, baseline))]
             if section not in (*GROWTH, *SEEDS) and (floors or ratios):
                 counts = f"{sum(x <= NOT_SLOWER for x in ratios)} of {len(ratios)}" if ratios else ""
                 lines.append(
@@ -176,18 +176,18 @@ def _middle_and_most(ratios: Sequence[float]) -> list[str]:
 def gaps(results: Results) -> str:
     """The entries on a GPU in which a baseline is furthest ahead of what a user calls."""
     found = [
-        (times, run, row, peer)
+        (times, run, row, baseline)
         for framework in TITLES
         for run in _of_gpu(results, framework)
-        for times, row, ours, peer in slower(run)
+        for times, row, ours, baseline in slower(run)
         if ours == OURS
     ]
     found.sort(key=lambda x: -x[0])
     lines = [
-        [f"{TITLES[run['framework']]}: {label(row)}", where(row), peer, f"{times:.2f}"]
-        for times, run, row, peer in found[:MOST_GAPS]
+        [f"{TITLES[run['framework']]}: {label(row)}", where(row), baseline, f"{times:.2f}"]
+        for times, run, row, baseline in found[:MAX_GAPS]
     ]
-    rest = f"\n\n{len(found) - MOST_GAPS} smaller gaps are on the pages of the machines." * (len(found) > MOST_GAPS)
+    rest = f"\n\n{len(found) - MAX_GAPS} smaller gaps are on the pages of the machines." * (len(found) > MAX_GAPS)
     return table(["operator", "dtype, shape", "faster", "ours / theirs"], lines) + rest
 
 
@@ -240,9 +240,9 @@ def layers(results: Results) -> str:
     lines = []
     for run in _of_gpu(results, "torch"):
         for row in rows_of(run, "transformers"):
-            for name, contender in row["contenders"].items():
-                time = seconds(contender)
-                lines.append([name, time_text(time) if time else "error", memory_text(contender)])
+            for name, implementation in row["implementations"].items():
+                time = seconds(implementation)
+                lines.append([name, time_text(time) if time else "error", memory_text(implementation)])
     return table(["implementation", "time", "peak memory"], lines)
 
 

@@ -59,20 +59,20 @@ struct Call {
   void* workspace = nullptr;  // 16-byte aligned
   Context context;
 
-  // The input at this index; null if it is absent or the index is kNowhere.
-  const View* find(int place) const { return place == kNowhere ? nullptr : inputs[place]; }
+  // The input at this index; null if it is absent or the index is kAbsent.
+  const View* find(int index) const { return index == kAbsent ? nullptr : inputs[index]; }
 
-  // The elements of an input or an output; null if it is absent or the index is kNowhere.
+  // The elements of an input or an output; null if it is absent or the index is kAbsent.
   template <class T>
-  const T* input(int place) const {
-    return find(place) ? static_cast<const T*>(inputs[place]->data) : nullptr;
+  const T* input(int index) const {
+    return find(index) ? static_cast<const T*>(inputs[index]->data) : nullptr;
   }
   template <class T>
-  T* output(int place) const {
-    return place == kNowhere ? nullptr : static_cast<T*>(outputs[place].data);
+  T* output(int index) const {
+    return index == kAbsent ? nullptr : static_cast<T*>(outputs[index].data);
   }
 
-  std::span<const View> list(int place) const { return {inputs[place], static_cast<size_t>(counts[place])}; }
+  std::span<const View> list(int index) const { return {inputs[index], static_cast<size_t>(counts[index])}; }
 };
 
 using Kernel = Status (*)(const Call&);
@@ -115,7 +115,7 @@ FUSEDOPS_EXPORT std::string out_of_memory(const Operator& op);
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 
 // An operator takes about 100 kB of a framework's memory, and seconds of PyTorch's compiler for its two functions.
-inline constexpr size_t kMostOperators = 4096;
+inline constexpr size_t kMaxOperators = 4096;
 
 // Adds all operators to the table, or none if it returns an error. They must outlive the process's use of them.
 FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);

@@ -86,7 +86,7 @@ constexpr AttentionEntry kForwards[] = {
   {K::split_kv, "sm80 split-KV",
    [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
-  {K::sm90_bits, "sm90 with mask or dropout",
+  {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90(call, gpu); },
    "aligned"},
   {K::sm90, "sm90",
@@ -103,7 +103,7 @@ constexpr AttentionEntry kForwards[] = {
 constexpr AttentionEntry kBackwards[] = {
   kForwards[0],
   kForwards[1],
-  {K::sm90_bits, "sm90 with mask or dropout",
+  {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},
   {K::sm90, "sm90",
@@ -121,7 +121,7 @@ constexpr AttentionEntry kBackwards[] = {
 }  // namespace
 
 const AttentionEntry& choose_attention(const Attention& call, bool is_backward, const GpuProperties& gpu) {
-  return is_backward ? first_that_takes(kBackwards, call, gpu) : first_that_takes(kForwards, call, gpu);
+  return is_backward ? first_that_accepts(kBackwards, call, gpu) : first_that_accepts(kForwards, call, gpu);
 }
 
 }  // namespace fusedops::cuda

@@ -33,12 +33,12 @@ struct BackwardSums {
     if (size_of(call.dtype) != 2) return;
     const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
     dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
-    semaphore_count = 1 + dq_rows / kMinTile * kMostParts;
+    semaphore_count = 1 + dq_rows / kMinTile * kMaxParts;
     semaphores = static_cast<int*>(take(semaphore_count * sizeof(int)));
   }
 
-  static constexpr int kTile = 64;                     // queries: each sequence has whole tiles of dq
-  static constexpr int kMinTile = 16, kMostParts = 2;  // queries; parts of the columns of dq
+  static constexpr int kTile = 64;                    // queries: each sequence has whole tiles of dq
+  static constexpr int kMinTile = 16, kMaxParts = 2;  // queries; parts of the columns of dq
 
   // Features of q and v, padded to the tile width of the kernels.
   static int pitch_of(const Attention& call) {
@@ -139,8 +139,8 @@ struct Splits {
     constexpr int kStep = 64, kLeast = 128;
     const int blocks = call.keys >= kManyKeys ? 128 : 384;
     const int most = std::clamp(blocks / std::max(call.key_heads, 1), 8, kMaxSplits);
-    const int share = (call.keys + most - 1) / most;
-    return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
+    const int per_split = (call.keys + most - 1) / most;
+    return per_split <= kLeast ? kLeast : (per_split + kStep - 1) / kStep * kStep;
   }
   static constexpr int kManyKeys = 4096;
 
