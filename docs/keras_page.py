@@ -108,7 +108,7 @@ exact.set_weights(model.get_weights())
 
 
 def error(model, exact, x):
-    """Of the logits, relative to what the same weights give in float64."""
+    """The relative error of the logits against float64."""
     truth = exact(x).numpy()
     return np.linalg.norm(model(x).numpy().astype("float64") - truth) / np.linalg.norm(truth)
 

@@ -110,7 +110,8 @@ def _names(rows: Entries) -> str:
     partly = [name for name, row in built.items() if not is_whole(row)]
     count = f"{len(built) - len(partly)} of {len(built)}"
     whole = f"In {count} families every norm, gated MLP and rotary embedding is replaced."
-    return textwrap.fill(f"{whole} The others are {', '.join(partly)}.", 120, break_on_hyphens=False) + "\n"
+    others = "others are" if len(partly) > 1 else "other is"
+    return textwrap.fill(f"{whole} The {others} {', '.join(partly)}.", 120, break_on_hyphens=False) + "\n"
 
 
 def _steps(measured: Mapping[str, Any]) -> str:

@@ -11,9 +11,9 @@ COMPILED = ("before, compiled", "converted, compiled")
 Times = Mapping[str, float]  # seconds by implementation
 
 _RATIOS = {
-    "times as fast": EAGER,
-    "… as Liger": (LIGER, "converted"),
-    "compiled: times as fast": COMPILED,
+    "speedup": EAGER,
+    "speedup over Liger": (LIGER, "converted"),
+    "compiled: speedup": COMPILED,
 }
 
 

@@ -80,8 +80,8 @@ def _of_section(rows: Sequence[Row]) -> str:
         OURS: [_cell(row, OURS) for row in rows],
         "spread": [_spread(row) for row in rows],
         "floor": [_time(floor_of(row)) for row in rows],
-        "× floor": [_ratio(times_of(row, "copy")) for row in rows],
-        "× fastest": [_ratio(times_of(row, fastest_baseline(row) or "")) for row in rows],
+        "time / floor": [_ratio(times_of(row, "copy")) for row in rows],
+        "time / fastest": [_ratio(times_of(row, fastest_baseline(row) or "")) for row in rows],
         "memory": [memory_text(row["implementations"].get(OURS, {})) for row in rows],
         **{name: [_cell(row, name) for row in rows] for name in names},
     }

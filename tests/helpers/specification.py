@@ -115,7 +115,7 @@ class Specification:
 
     @property
     def function(self) -> str:
-        """The name by which the public function speaks of itself."""
+        """The name of the public function in its error sentences."""
         return self.name
 
     @property

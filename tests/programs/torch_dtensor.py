@@ -73,7 +73,7 @@ def placed(x: torch.Tensor, *placements: Any) -> DTensor:
 
 
 def full(y: DTensor) -> torch.Tensor:
-    """The whole tensor; of 8 bits as bytes, since gloo knows no float8."""
+    """The whole tensor; of 8 bits as bytes, since gloo does not support float8."""
     local = y.to_local()
     shards = local.view(torch.uint8) if local.element_size() == 1 else local
     whole_sizes = {"shape": y.shape, "stride": y.stride()}

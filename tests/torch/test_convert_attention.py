@@ -274,7 +274,7 @@ SKIPPED = {
         "llama",
         {"attn_implementation": "eager", "output_attentions": True},
     ),
-    "2 LlamaAttention, flex_attention: it is flex_attention, which somebody has chosen": (
+    "2 LlamaAttention, flex_attention: it is flex_attention, which was chosen by user code": (
         "llama",
         {"attn_implementation": "flex_attention"},
     ),

@@ -8,7 +8,7 @@
 namespace fusedops {
 
 // The gradient of a weight is a sum over rows. Each row chunk is summed sequentially, then the chunks' sums pairwise.
-// The partition, and so the bits, depends on the number of rows alone.
+// The partition, and so the bits, depends on the number of rows and on `side_by_side` alone.
 struct RowChunks {
   int64_t rows = 0;  // in a chunk; the last one may have fewer
   int64_t count = 0;

@@ -86,10 +86,13 @@ using Kernel = Status (*)(const Call&);
 
 // The implementation of a signature.
 struct Implementation {
-  std::vector<Step> derivative = {};  // empty: a backward operator with a formula in fusedops/gradients/
+  // Empty: a backward operator, whose formula is in fusedops/gradients/, or an operator that is not differentiable.
+  std::vector<Step> derivative = {};
 
   Status (*rule)(Rule&) = nullptr;  // checks, and shapes and dtypes of the outputs; dimensions may be unknown
-  size_t (*workspace)(const Call&) = nullptr;  // bytes; depends on shapes, strides, dtypes and the kind of device only
+  // Bytes of workspace. They depend on shapes, strides, dtypes, attributes, the presence of optional inputs and the
+  // kind of device, not on pointers.
+  size_t (*workspace)(const Call&) = nullptr;
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;  // null in a build without nvcc
 
@@ -118,7 +121,7 @@ FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 inline constexpr size_t kMaxOperators = 4096;
 
 // Adds all operators to the table, or none if it returns an error. They must outlive the process's use of them.
-FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
+FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> added);
 
 // The initial table: core_cuda/operators.cpp.
 std::span<const Operator> built_in_operators();

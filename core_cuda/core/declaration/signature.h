@@ -112,8 +112,8 @@ struct Attribute {
 //   1/...:count   a mean over the axes behind the slash, weighted by another output
 //   ~...TC        broadcast to these axes, as NumPy does: leading ones may be missing, and others have size 1
 //   kn^transpose  the last two axes are swapped if this attribute is true
-//   ; v@first/all  at the end: a part gets the offset of its elements along v, and the size of the whole, in these
-//                 attributes
+//   ; v@a/b       at the end: in a part of a call along v, attribute a is the offset of the part along v, and
+//                 attribute b is the size of the whole
 //
 // A result that lacks an axis, and is no sum over it, is the same in all parts. Tensors may have different sizes along
 // an axis, as the heads of queries and keys: each part gets the same fraction then.

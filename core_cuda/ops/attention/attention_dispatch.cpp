@@ -94,10 +94,10 @@ constexpr AttentionEntry kForwards[] = {
    "aligned"},
   {K::sm80_dropout, "sm80 with dropout",
    [](A call, G) { return has_dropout(call); },
-   "few queries, a soft cap or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
    [](A, G) { return true; },
-   "few queries, a soft cap or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, misaligned rows, or no sm90 kernels"},
 };
 
 constexpr AttentionEntry kBackwards[] = {
@@ -111,10 +111,10 @@ constexpr AttentionEntry kBackwards[] = {
    "aligned"},
   {K::sm80_dropout, "sm80 with dropout",
    [](A call, G) { return has_dropout(call); },
-   "few queries, a soft cap, many features or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, many features, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
    [](A, G) { return true; },
-   "few queries, a soft cap, many features or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, many features, misaligned rows, or no sm90 kernels"},
 };
 // clang-format on
 

@@ -57,7 +57,7 @@ struct BackwardSums {
   size_t size = 0;            // bytes of all
   void* delta;                // [rows], the sum of dy * y less dlse, in the compute type
   float* dq = nullptr;        // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
-  int* semaphores = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
+  int* semaphores = nullptr;  // key tiles already added to each dq tile; semaphores[0] is the block counter
   int64_t semaphore_count = 0;
 
  private:
@@ -178,7 +178,7 @@ inline size_t mask_bytes(const Attention& call) {
   return has_tiles ? MaskTiles(call, kMinQueries, kMinKeys, nullptr).count() : 0;
 }
 
-// Bytes of workspace of the operators, on any device.
+// Bytes of workspace of the operators on a GPU.
 inline size_t attention_workspace(const Attention& call) {
   return PackedOffsets(call, nullptr).size + (is_split_kv(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }

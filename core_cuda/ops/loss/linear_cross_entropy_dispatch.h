@@ -32,7 +32,7 @@ inline constexpr LogitsEntry kLogits[] = {
      },
      "aligned, enough tiles for a large GPU"},
     {LogitsKernel::materialized, "blocks of logits", [](const LogitsProblem&, const GpuProperties&) { return true; },
-     "few, wide or misaligned rows, or a large soft cap"},
+     "float32 or float64, misaligned rows, few tiles, or a large soft cap"},
 };
 
 // The forward stores the sums of each fine tile, [rows, fine tiles]; the backward stores dz, [rows, columns].

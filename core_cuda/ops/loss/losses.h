@@ -107,7 +107,7 @@ struct LossRows {
   Reduction reduction;
 };
 
-// The sums over a row, or over a tile of it.
+// Statistics of a row of logits, or of a tile of it.
 template <class A>
 struct RowStats {
   A max;

@@ -301,12 +301,12 @@ Status backward_cpu(const Call& call) {
   return dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const NormBackward<T> norm = norm_backward_of<kOp, T>(call);
-    return backward(norm, in_compute_dtype<T>(weight, norm.weight, norm.offset, x.dtype, norm.cols, norm.row_sums),
+    return backward(norm, in_compute_dtype<T>(weight, norm.weight, norm.offset, x.dtype, norm.cols, norm.weight_copy),
                     call.context);
   });
 }
 
-// The CPU stores its copy of weight + offset after the partial sums, in place of CUDA's sums over rows.
+// Partial sums, then row_sums on a GPU or weight_copy on a CPU.
 template <const Signature& kOp>
 size_t backward_workspace(const Call& call) {
   const View &x = *call.inputs[input_of(kOp, "x")], *weight = call.inputs[input_of(kOp, "weight")];
@@ -355,6 +355,7 @@ std::vector<Step> derivative_of_sum(Step step) {
 
 }  // namespace
 
+// Inputs of rms_norm_backward: dy, x, weight, rstd, ds, seed. Null: not given.
 Operator rms_norm() {
   return forward_operator<kRmsNorm>(rms_norm_cuda, {{.op = "rms_norm_backward",
                                                      .inputs = {"dy", "x", "weight", "rstd", nullptr, nullptr},

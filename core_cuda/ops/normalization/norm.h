@@ -212,9 +212,11 @@ struct NormBackward {
   T *dx, *dropped_dx;  // null: not needed
   bool need_dweight, need_dbias;
   View dweight, dbias;
-  RowChunks chunks;
+  RowChunks chunks;        // of the CPU, and the bound of the workspace; NormBackwardPlan has those of a GPU
   compute_t<T>* partials;  // [chunks][cols] for dweight if it is needed, then the same for dbias
-  compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
+  // Behind the partial sums, in the same memory: sums [rows][2] on a GPU, for kernels that read a row more than once,
+  // and weight + offset in the compute type on a CPU.
+  compute_t<T>*row_sums, *weight_copy;
 };
 
 template <const Signature& kOp, class T>
@@ -256,8 +258,10 @@ NormBackward<T> norm_backward_of(const Call& call) {
                        .dbias = kDbias == kAbsent ? View() : call.outputs[kDbias],
                        .chunks = row_chunks_of(x_rows.count),
                        .partials = static_cast<compute_t<T>*>(call.workspace),
-                       .row_sums = nullptr};
-  norm.row_sums = norm.partials + (norm.need_dweight + norm.need_dbias) * norm.chunks.count * norm.cols;
+                       .row_sums = nullptr,
+                       .weight_copy = nullptr};
+  norm.row_sums = norm.weight_copy =
+      norm.partials + (norm.need_dweight + norm.need_dbias) * norm.chunks.count * norm.cols;
   return norm;
 }
 

@@ -380,12 +380,12 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
                            : norm_backward_with_or_without_ds<true, kCentered, kDropout, false>(norm, context)));
   const int64_t chunks =
       row_chunks_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
-  const A* rest = norm.partials;
+  const A* partials = norm.partials;
   if (norm.need_dweight && norm.need_dbias && norm.dweight.dtype == norm.dbias.dtype)
-    return sum_row_chunks(context, rest, chunks, norm.cols, norm.dweight, &norm.dbias);
-  if (norm.need_dweight) FUSEDOPS_TRY(sum_row_chunks(context, rest, chunks, norm.cols, norm.dweight));
-  if (norm.need_dweight) rest += chunks * norm.cols;
-  return norm.need_dbias ? sum_row_chunks(context, rest, chunks, norm.cols, norm.dbias) : Status();
+    return sum_row_chunks(context, partials, chunks, norm.cols, norm.dweight, &norm.dbias);
+  if (norm.need_dweight) FUSEDOPS_TRY(sum_row_chunks(context, partials, chunks, norm.cols, norm.dweight));
+  if (norm.need_dweight) partials += chunks * norm.cols;
+  return norm.need_dbias ? sum_row_chunks(context, partials, chunks, norm.cols, norm.dbias) : Status();
 }
 
 // kDropout: the call has a seed.

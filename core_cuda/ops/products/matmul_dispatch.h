@@ -72,7 +72,7 @@ const ProductEntry& choose_product(const ProductProblem& problem, const GpuPrope
 // The name of the kernel, with its tile shape if it has several.
 std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem);
 
-// The kernel with the least modeled time. `has_large`: TMA can store c, too.
+// The kernel with the least modeled time. `can_use_large_tiles`: TMA can store c, too.
 ProductKernel fastest_sm90(const Matmul& product, const SwapAbChoice& few, bool can_use_large_tiles);
 
 // gated_linear: one kernel for both products and the gate, or calls of linear and gated_act.

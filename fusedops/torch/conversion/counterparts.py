@@ -120,7 +120,7 @@ class Modules(conversion.Rules):
             return None
         if sequential.is_sequential(kind) and not any(sequential.candidates(thing)):
             return None
-        return "its forward is an attribute of its own, which somebody has set" if "forward" in vars(thing) else None
+        return "its forward is an attribute of its own, set by user code" if "forward" in vars(thing) else None
 
     def skip_reason(self, thing: Any) -> str | None:
         if isinstance(thing, torch.jit.ScriptModule):

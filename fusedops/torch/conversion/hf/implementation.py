@@ -113,7 +113,7 @@ def why_not(owner: Owner) -> str | None:
     if name in attention.NAMES.values():
         return None
     if name not in attention.NAMES:
-        return f"it is {name}, which somebody has chosen"
+        return f"it is {name}, which was chosen by user code"
     if getattr(owner.config, "output_attentions", False):
         return "its config asks for the weights of the attention"
     for model in owner.models:
