@@ -193,7 +193,7 @@ def _child(framework: str, options: argparse.Namespace, path: Path) -> int:
 
 
 def _compiled(options: argparse.Namespace) -> list[Case]:
-    """The cases with PyTorch contenders that compile."""
+    """The cases with PyTorch implementations that compile."""
     return [
         case
         for case in _chosen(options)
@@ -208,7 +208,7 @@ def _prepare(command: list[str], count: int) -> None:
     parts = min(12, (os.cpu_count() or 1) - 2, count // 4)
     if parts < 2:
         return
-    print(f"{parts} processes compile the peers of {count} rows", flush=True)
+    print(f"{parts} processes compile the baselines of {count} rows", flush=True)
     environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
     children = [
         subprocess.Popen(

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 import fusedops
-from benchmarks.contenders.tf.switching import MODES, measure
+from benchmarks.implementations.tf.switching import MODES, measure
 from fusedops.tf import xla
 from fusedops.tf.keras import convert
 
@@ -108,7 +108,7 @@ exact.set_weights(model.get_weights())
 
 
 def error(model, exact, x):
-    """Of the logits, relative to what the same weights give in float64."""
+    """The relative error of the logits against float64."""
     truth = exact(x).numpy()
     return np.linalg.norm(model(x).numpy().astype("float64") - truth) / np.linalg.norm(truth)
 
@@ -131,7 +131,7 @@ train(model)
 #
 # A training step, as `fit` and `train_on_batch` run it: eagerly, as a graph, and compiled by XLA. Keras's layers and
 # fusedops's take turns on the same weights and the same batch: `revert` undoes `convert`. The code that measures is in
-# `benchmarks/contenders/tf/switching.py`.
+# `benchmarks/implementations/tf/switching.py`.
 
 # %%
 TURNS = 3 if SMALL else 15

@@ -109,7 +109,7 @@ class Rules(ABC):
         """The reason why a part of a known class must stay unconverted; None if there is none."""
         return None
 
-    def kept(self, thing: Any) -> str | None:
+    def skip_reason(self, thing: Any) -> str | None:
         """The reason why a part of an unknown class is skipped, beyond the class being unknown."""
         known = next((base for base in type(thing).__mro__[1:] if self.is_known(base)), None)
         return f"a subclass of {known.__name__}, which may compute something else" if known else None
@@ -229,7 +229,7 @@ def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
     for thing in rest:
         if thing in computed:
             report.add(thing, "computed")
-        elif reason := rules.kept(thing):
+        elif reason := rules.skip_reason(thing):
             report.add(thing, "kept", reason)
         else:
             report.add(thing, "ignored")

@@ -26,7 +26,7 @@ Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Gradients = Mapping[str, Formula | tuple[Formula, Sequence[str]]]
 
 _SUFFIXES = (".cpp", ".cu")
-_MOST_LETTERS = 100
+_MAX_LETTERS = 100
 
 
 class _Library:
@@ -212,9 +212,9 @@ def _error(argument: str, expected: str, got: str) -> ValueError:
 def _check_name(name: Any) -> None:
     if not isinstance(name, str):
         raise TypeError(f"fusedops.load: name must be a str; got {type(name).__name__}")
-    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]*", name) or keyword.iskeyword(name) or len(name) > _MOST_LETTERS:
-        expected = f"be a name of letters, digits and underscores that begins with a letter, at most {_MOST_LETTERS}"
-        raise _error("name", expected, ascii(name if len(name) <= _MOST_LETTERS else f"{name[:_MOST_LETTERS]}..."))
+    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]*", name) or keyword.iskeyword(name) or len(name) > _MAX_LETTERS:
+        expected = f"be a name of letters, digits and underscores that begins with a letter, at most {_MAX_LETTERS}"
+        raise _error("name", expected, ascii(name if len(name) <= _MAX_LETTERS else f"{name[:_MAX_LETTERS]}..."))
 
 
 def _files(sources: Any) -> list[Path]:

@@ -188,7 +188,7 @@ class _Builder:
     def _sample(self) -> Sample:
         plan = self.plan
         if plan.shape is None:
-            return more_samples(self.spec, plan.seed)[plan.other]
+            return more_samples(self.spec, plan.seed)[plan.sample_index]
         return (self.spec.draw if plan.any_options else self.spec.sample)(plan.shape, self.random)
 
     def _input(self, name: str, values: np.ndarray) -> Tensor:
@@ -227,7 +227,7 @@ class _Builder:
         return [np.stack(outputs) for outputs in zip(*copies, strict=True)]
 
     def _dtype_of_output(self, name: str) -> str:
-        return compute_dtype(self.plan.dtype) if name in self.spec.wide_outputs else self.plan.dtype
+        return compute_dtype(self.plan.dtype) if name in self.spec.compute_dtype_outputs else self.plan.dtype
 
     def _expected(self, label: str, exact: Any, magnitude: Any, key: str, dtype: str) -> Expected:
         exact, roundings = np.asarray(exact), self.roundings[0][key]

@@ -16,7 +16,7 @@ from tests.helpers.numerics import DTYPES
 from tests.helpers.specification import Sample, Specification, pick
 from tests.specifications import SPECIFICATIONS
 
-DRAWN = tuple(spec for spec in SPECIFICATIONS if not spec.of_values_only)
+DRAWN = tuple(spec for spec in SPECIFICATIONS if not spec.value_suites_only)
 NAMED = {spec.name: spec for spec in DRAWN}
 FRAMEWORKS = ("torch", "tf")
 DEVICES = ("cpu", "cuda")
@@ -71,12 +71,12 @@ class Plan:
     dtype: str
     wide_parameters: bool  # float32 parameters with a 16-bit x
     shape: tuple[int, ...] | None  # argument of Specification.draw
-    other: int  # if shape is None: an index into Specification.more_samples
+    sample_index: int  # if shape is None: an index into Specification.more_samples
     any_options: bool  # False: the options of Specification.sample
     any_layout: bool
     some_gradients: bool  # False: all gradients
     threads: int  # PyTorch's intra-op threads
-    beside: bool  # True if compared with the other framework, provided that its bits are guaranteed
+    is_cross_checked: bool  # True if compared with the other framework, provided that its bits are guaranteed
 
     def __str__(self) -> str:
         where = f"{self.operator} in {self.framework} on {self.device}, {self.way}, {self.dtype}"
@@ -127,9 +127,9 @@ def draw(seed: int, number: int) -> Plan:
     if way in SMALL:
         most = min(SIZES)
     shape = _shape(spec, way, most, random)
-    other = None
+    sample_index = None
     if way not in COMPILED and pick(random, True, False, False):
-        other = pick(random, *_fitting(spec, seed, most))
+        sample_index = pick(random, *_fitting(spec, seed, most))
     return Plan(
         seed,
         number,
@@ -139,14 +139,14 @@ def draw(seed: int, number: int) -> Plan:
         way,
         dtype,
         wide_parameters=way not in COMPILED and dtype in ("float16", "bfloat16") and pick(random, True, False),
-        shape=shape if other is None else None,
-        other=other or 0,
+        shape=shape if sample_index is None else None,
+        sample_index=sample_index or 0,
         any_options=way not in COMPILED,
         # Not for jvp: PyTorch copies tangents into the layout of their inputs and rejects expanded inputs.
         any_layout=way not in (*COMPILED, "jvp") and pick(random, True, False),
         some_gradients=way not in COMPILED and pick(random, True, False, False),
         threads=1 if way in COMPILED else pick(random, 1, 1, 1, 1, 1, 2, 3, 4),
-        beside=pick(random, True, False),
+        is_cross_checked=pick(random, True, False),
     )
 
 

@@ -61,7 +61,7 @@ def attempt(plan: Plan, compare: bool = True) -> Failure | None:
     except AssertionError as error:
         return Failure(plan, "repetition", f"the same call again: {error}", program.repetition_program(call))
     other = FRAMEWORKS[1 - FRAMEWORKS.index(plan.framework)]
-    if not (compare and plan.beside and call.way in SAME_BITS and side(other, plan.device)):
+    if not (compare and plan.is_cross_checked and call.way in SAME_BITS and side(other, plan.device)):
         return None
     if not (call.spec.bits_follow_from_values or call.has_plain_tensors):
         return None

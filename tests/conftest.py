@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     def is_needed(item: pytest.Item) -> bool:
         parameters = parameters_of(item)
         specs = [parameters[name] for name in ("spec", "operator") if name in parameters]
-        return item.path.name in OF_VALUES or not any(getattr(x, "of_values_only", False) for x in specs)
+        return item.path.name in OF_VALUES or not any(getattr(x, "value_suites_only", False) for x in specs)
 
     skipped_tests = set[str]()
 

@@ -47,8 +47,8 @@ class Binding {
     const size_t input = *place_of(bound_.op.inputs, gradient.input);
     const size_t source = called_ ? *place_of(called_->outputs, gradient.source) : *upstream(gradient.source);
     step_.gradients.push_back({input, source});
-    step_.gives |= bit(input);
-    if (!called_) step_.needs.push_back(source);
+    step_.gradient_mask |= bit(input);
+    if (!called_) step_.required_upstream.push_back(source);
   }
 
   void bind_arguments() {
@@ -66,7 +66,7 @@ class Binding {
     Argument& argument = step_.arguments[place];
     if (const auto output = upstream(source)) {
       argument = {.from = Argument::From::upstream, .place = *output};
-      if (input.kind == Kind::tensor) step_.needs.push_back(*output);
+      if (input.kind == Kind::tensor) step_.required_upstream.push_back(*output);
       return;
     }
     argument = {.from = Argument::From::saved, .place = save(source)};
@@ -139,7 +139,7 @@ BoundOperator::BoundOperator(const Operator& op)
     if (!op.outputs[i].saved) differentiable.push_back(i);
   for (const Step& step : op.derivative) {
     steps.push_back(Binding(*this, step).bind());
-    gives |= steps.back().gives;
+    gradient_mask |= steps.back().gradient_mask;
   }
 }
 

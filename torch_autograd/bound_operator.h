@@ -40,13 +40,15 @@ struct BoundStep {
   std::optional<c10::OperatorHandle> op;
   std::vector<Argument> arguments;  // all arguments of its schema
   std::vector<Gradient> gradients;
-  std::vector<size_t> needs;  // upstream gradients without which the step is skipped
-  Mask gives = 0;
+  std::vector<size_t> required_upstream;  // upstream gradients without which the step is skipped
+  Mask gradient_mask = 0;
   Mask if_wanted = 0;              // 0: always
   std::optional<size_t> if_given;  // place in BoundOperator::saved
 
   // True if the step computes a missing gradient and its condition holds.
-  bool serves(Mask wanted, Mask missing) const { return (gives & missing) && (!if_wanted || (if_wanted & wanted)); }
+  bool computes_any(Mask wanted, Mask missing) const {
+    return (gradient_mask & missing) && (!if_wanted || (if_wanted & wanted));
+  }
 };
 
 struct Saved {
@@ -65,7 +67,7 @@ struct BoundOperator {
   std::vector<size_t> differentiable;  // outputs, without those saved for the backward
   std::vector<Saved> saved;            // tensors that steps read
   std::vector<BoundStep> steps;
-  Mask gives = 0;  // inputs with a gradient
+  Mask gradient_mask = 0;  // inputs with a gradient
   mutable std::atomic<bool> known_to_compiler = false;
 };
 

@@ -32,13 +32,13 @@ c10::IValue value_of(const Argument& argument, const variable_list& upstream, Sa
 
 bool can_run(const BoundStep& step, const variable_list& upstream, SavedValues& saved) {
   if (step.if_given && !saved.tensor(*step.if_given).defined()) return false;
-  for (const size_t output : step.needs)
+  for (const size_t output : step.required_upstream)
     if (!upstream[output].defined()) return false;
   return true;
 }
 
 void refuse(const BoundOperator& bound, Mask wanted) {
-  if (const Mask refused = wanted & ~bound.gives)
+  if (const Mask refused = wanted & ~bound.gradient_mask)
     TORCH_CHECK(false, "fusedops.", bound.op.name, ": ", bound.op.inputs[std::countr_zero(refused)].name,
                 " has no gradient; detach it");
 }
@@ -51,7 +51,7 @@ variable_list gradients(const BoundOperator& bound, const variable_list& upstrea
   refuse(bound, wanted);
   Mask missing = wanted;
   for (const BoundStep& step : bound.steps) {
-    if (!step.serves(wanted, missing) || !can_run(step, upstream, saved)) continue;
+    if (!step.computes_any(wanted, missing) || !can_run(step, upstream, saved)) continue;
     torch::jit::Stack stack;
     if (step.op) {
       stack.reserve(step.arguments.size());
@@ -61,7 +61,7 @@ variable_list gradients(const BoundOperator& bound, const variable_list& upstrea
     for (const Gradient& gradient : step.gradients)
       if (missing & bit(gradient.input))
         result[gradient.input] = step.op ? stack[gradient.source].toTensor() : upstream[gradient.source];
-    missing &= ~step.gives;
+    missing &= ~step.gradient_mask;
   }
   return result;
 }

@@ -25,7 +25,7 @@ edge_list edges_of(const BoundOperator& bound, c10::ArrayRef<c10::IValue> argume
 uint64_t read_by(const BoundOperator& bound, Mask wanted) {
   uint64_t places = 0;
   for (const BoundStep& step : bound.steps) {
-    if (!step.serves(wanted, wanted)) continue;
+    if (!step.computes_any(wanted, wanted)) continue;
     for (const Argument& argument : step.arguments)
       if (argument.from == Argument::From::saved && (!argument.inputs || (argument.inputs & wanted)))
         places |= uint64_t(1) << argument.place;

@@ -27,7 +27,7 @@ void kernel_at(StableIValue* stack, uint64_t, uint64_t) {
 template <auto kCall>
 constexpr auto kKernels = []<size_t... kPlace>(std::index_sequence<kPlace...>) {
   return std::array{&kernel_at<kCall, kPlace>...};
-}(std::make_index_sequence<kMostOperators>());
+}(std::make_index_sequence<kMaxOperators>());
 
 class Registration {
  public:

@@ -18,7 +18,7 @@ DATA = PAGE.with_suffix("")
 STEPS = DATA / "steps"  # a file for each machine
 Entries = Mapping[str, Entry]
 
-_MOST_REASONS = 5  # of each kind
+_MAX_REASONS = 5  # of each kind
 _WHOLE = (NORMS, GATED, ROTARY)
 _OF_A_MODEL = re.compile(r"(the code of|no flash attention for) \w+")  # which say the same of many
 _LIBRARIES = {"transformers": "Hugging Face's transformers", "keras-hub": "KerasHub"}
@@ -110,7 +110,8 @@ def _names(rows: Entries) -> str:
     partly = [name for name, row in built.items() if not is_whole(row)]
     count = f"{len(built) - len(partly)} of {len(built)}"
     whole = f"In {count} families every norm, gated MLP and rotary embedding is replaced."
-    return textwrap.fill(f"{whole} The others are {', '.join(partly)}.", 120, break_on_hyphens=False) + "\n"
+    others = "others are" if len(partly) > 1 else "other is"
+    return textwrap.fill(f"{whole} The {others} {', '.join(partly)}.", 120, break_on_hyphens=False) + "\n"
 
 
 def _steps(measured: Mapping[str, Any]) -> str:
@@ -203,10 +204,10 @@ def _reasons(rows: Entries) -> str:
     ]
     for kind in KINDS:
         ordered = sorted(found[kind].items(), key=lambda item: (-item[1].total(), item[0]))
-        for why, modules in ordered[:_MOST_REASONS]:
+        for why, modules in ordered[:_MAX_REASONS]:
             examples = ", ".join(name for name, _ in sorted(modules.items(), key=lambda item: (-item[1], item[0]))[:4])
             lines.append(f"| {kind} | {modules.total()} | {_escaped(why)} | {len(modules)}: {examples} |")
-        rest = ordered[_MOST_REASONS:]
+        rest = ordered[_MAX_REASONS:]
         if rest:
             lines.append(f"| {kind} | {sum(modules.total() for _, modules in rest)} | {len(rest)} other reasons | |")
     return "\n".join(lines) + "\n"

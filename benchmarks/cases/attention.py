@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.cases.case import BOTH, Case, Goal, attending, decoding
+from benchmarks.cases.case import BOTH, Case, Goal, attention_case, decoding
 
 TOKENS, FEATURES = 16384, 2048
 SIZES = ((64, 1024), (64, 16384), (128, 1024), (128, 4096), (128, 16384))  # (head dimension, positions)
@@ -16,20 +16,20 @@ def attention() -> Iterator[Case]:
     for features, positions in SIZES:
         shape = (TOKENS // positions, positions, FEATURES // features, features)
         for kind in KINDS:
-            yield attending("attention", "cuda", kind, "forward", "bfloat16", shape, Goal("torch", "cuDNN", 0.95))
+            yield attention_case("attention", "cuda", kind, "forward", "bfloat16", shape, Goal("torch", "cuDNN", 0.95))
             goals = (Goal("torch", "cuDNN", 0.85), Goal("torch", "flash", 1.5))
-            yield attending("attention", "cuda", kind, "backward", "bfloat16", shape, *goals)
+            yield attention_case("attention", "cuda", kind, "backward", "bfloat16", shape, *goals)
     for positions in LONG:
         goal = Goal("torch", "cuDNN", 0.95)
-        yield attending("attention", "cuda", KINDS[1], "forward", "bfloat16", (1, positions, 16, 128), goal)
+        yield attention_case("attention", "cuda", KINDS[1], "forward", "bfloat16", (1, positions, 16, 128), goal)
     step = (4, 4096, 16, 128)
-    yield attending(
+    yield attention_case(
         "attention", "cuda", KINDS[1], BOTH, "bfloat16", step, Goal("tf", seconds=2.2e-3), frameworks=("torch", "tf")
     )
 
 
 def decode() -> Iterator[Case]:
-    goals = (Goal("torch", "copy", 0.9, as_time=True), Goal("torch", "fastest peer", 1 / 1.02, as_time=True))
+    goals = (Goal("torch", "copy", 0.9, as_time=True), Goal("torch", "fastest baseline", 1 / 1.02, as_time=True))
     yield decoding("cuda", "bfloat16", (1, 32_768, 8, 128), *goals)
 
 
@@ -38,4 +38,6 @@ def cpu() -> Iterator[Case]:
         for shape in ((4, 1024, 16, 64), (1, 4096, 8, 128)):
             for kind in KINDS:
                 for variant in ("forward", "backward"):
-                    yield attending("attention-cpu", "cpu", kind, variant, dtype, shape, Goal("torch", "eager", 1.0))
+                    yield attention_case(
+                        "attention-cpu", "cpu", kind, variant, dtype, shape, Goal("torch", "eager", 1.0)
+                    )

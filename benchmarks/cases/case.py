@@ -19,30 +19,30 @@ class Section:
 
 
 SECTIONS = {
-    "stream": Section("2^28 elements on the GPU: memory speed", Effort(round=4e-3, total=0.3, least_calls=3)),
-    "launch": Section("relu on 1 048 576 float32: GPU time alone", Effort(round=2e-3, total=0.5, least_calls=5)),
-    "matmul": Section("Matrix products on the GPU", Effort(round=8e-3, total=0.3, least_calls=3)),
+    "stream": Section("2^28 elements on the GPU: memory speed", Effort(round=4e-3, total=0.3, min_calls=3)),
+    "launch": Section("relu on 1 048 576 float32: GPU time alone", Effort(round=2e-3, total=0.5, min_calls=5)),
+    "matmul": Section("Matrix products on the GPU", Effort(round=8e-3, total=0.3, min_calls=3)),
     "linear": Section(
         "Linear layers in bfloat16 on the GPU: rows, features out, features in",
-        Effort(round=8e-3, total=0.6, least_calls=3),
+        Effort(round=8e-3, total=0.6, min_calls=3),
     ),
     "attention": Section(
         "Attention in bfloat16 on the GPU: batch, positions, heads, features",
-        Effort(round=8e-3, total=0.3, least_calls=3),
+        Effort(round=8e-3, total=0.3, min_calls=3),
     ),
     "decoding": Section(
         "Decoding in bfloat16 on the GPU: batch, keys, their heads, features; a query of four times the heads",
-        Effort(round=2e-3, total=0.3, least_calls=2),
+        Effort(round=2e-3, total=0.3, min_calls=2),
     ),
-    "rows": Section("Rows in bfloat16 on the GPU: memory speed", Effort(round=4e-3, total=0.4, least_calls=2)),
+    "rows": Section("Rows in bfloat16 on the GPU: memory speed", Effort(round=4e-3, total=0.4, min_calls=2)),
     "float8": Section(
         "Rows of bfloat16 rounded to float8 with a scale each, on the GPU: memory speed",
-        Effort(round=4e-3, total=0.4, least_calls=2),
+        Effort(round=4e-3, total=0.4, min_calls=2),
     ),
-    "dtypes": Section("Rows in other dtypes on the GPU", Effort(round=4e-3, total=0.3, least_calls=2), is_quick=False),
+    "dtypes": Section("Rows in other dtypes on the GPU", Effort(round=4e-3, total=0.3, min_calls=2), is_quick=False),
     "small": Section(
         "Few rows in bfloat16: GPU time alone, by CUDA graphs over inputs that rotate",
-        Effort(round=1e-3, total=0.25, least_calls=2),
+        Effort(round=1e-3, total=0.25, min_calls=2),
     ),
     "growth": Section(
         "Cost growth: elements, on the GPU its time alone", Effort(round=1e-3, total=0.2), is_quick=False
@@ -58,11 +58,11 @@ SECTIONS = {
     ),
     "seeds-cpu": Section("The seeds of the field, on the CPU", Effort(round=2e-3, total=0.5)),
     "first-use": Section(
-        "First use of an expression: from its text to the result", Effort(round=0.0, total=5.0, most_rounds=9)
+        "First use of an expression: from its text to the result", Effort(round=0.0, total=5.0, max_rounds=9)
     ),
     "python": Section(
         "Rows in bfloat16 on the GPU: time of the Python call, forward and backward",
-        Effort(round=5e-3, total=0.3, least_calls=5),
+        Effort(round=5e-3, total=0.3, min_calls=5),
     ),
     "call": Section("A call on 16 or 64 floats, CPU", Effort(round=2e-3, total=0.4)),
     "call-gpu": Section("A call on 16 or 64 floats, GPU", Effort(round=2e-3, total=0.4)),
@@ -72,29 +72,29 @@ SECTIONS = {
     "cpu-rows": Section("Rows in float32 on the CPU", Effort(round=10e-3, total=1.2)),
     "attention-cpu": Section(
         "Attention on the CPU: batch, positions, heads, features",
-        Effort(round=0.0, total=2.0, most_rounds=5),
+        Effort(round=0.0, total=2.0, max_rounds=5),
         is_quick=False,
     ),
     "keras": Section(
-        "Keras's layers, and a training step of a Llama", Effort(round=10e-3, total=1.0, least_calls=2), is_quick=False
+        "Keras's layers, and a training step of a Llama", Effort(round=10e-3, total=1.0, min_calls=2), is_quick=False
     ),
     "transformers": Section(
-        "Two layers of Hugging Face's Llama", Effort(round=50e-3, total=4.0, least_calls=2), is_quick=False
+        "Two layers of Hugging Face's Llama", Effort(round=50e-3, total=4.0, min_calls=2), is_quick=False
     ),
     "steps": Section(
         "Whole training steps with AdamW",
-        Effort(round=0.0, total=10.0, least_rounds=12, most_rounds=12),
+        Effort(round=0.0, total=10.0, min_rounds=12, max_rounds=12),
         is_quick=False,
     ),
     # Several consecutive steps, as in training, so that the host can run ahead.
     "optimizers": Section(
         "A step of AdamW over many parameters: memory speed",
-        Effort(round=0.0, total=5.0, least_calls=16, least_rounds=3, most_rounds=5),
+        Effort(round=0.0, total=5.0, min_calls=16, min_rounds=3, max_rounds=5),
         is_quick=False,
     ),
     # A fixed number of rounds, since all ranks must take as many steps.
     "distributed": Section(
-        "Steps on several GPUs: the slowest rank", Effort(round=0.0, total=0.0, least_rounds=12, most_rounds=12)
+        "Steps on several GPUs: the slowest rank", Effort(round=0.0, total=0.0, min_rounds=12, max_rounds=12)
     ),
 }
 CALLS = ("call", "call-gpu")
@@ -120,14 +120,14 @@ WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 
 
 @dataclass(frozen=True)
 class Goal:
-    """A required ratio of a contender's work per second to another's, or an upper limit on its time."""
+    """A required ratio of an implementation's work per second to another's, or an upper limit on its time."""
 
     framework: str
-    against: str = ""  # a contender, or "fastest peer"; "" if `seconds` is set
-    speed: float = 1.0  # minimum ratio of the speeds of `contender` and `against`
-    contender: str = "fusedops"
+    against: str = ""  # an implementation, or "fastest baseline"; "" if `seconds` is set
+    speed: float = 1.0  # minimum ratio of the speeds of `implementation` and `against`
+    implementation: str = "fusedops"
     against_framework: str = ""  # "": the same framework
-    or_floor: str = ""  # a contender; the goal is also met within 5 % of its time
+    or_floor: str = ""  # an implementation; the goal is also met within 5 % of its time
     as_time: bool = False  # True to report a ratio of times instead of speeds
     seconds: float = 0.0  # upper limit on the time; 0: none
 
@@ -175,7 +175,7 @@ class Case:
 
     @property
     def cache(self) -> str:
-        """The state of the GPU's cache when a call starts: see contenders/torch/caches.py."""
+        """The state of the GPU's cache when a call starts: see implementations/torch/caches.py."""
         if self.section in HOST_SECTIONS:
             return ""
         warm = self.device == "cpu" or self.section == "seeds" or self.variant.endswith("one buffer")
@@ -210,7 +210,7 @@ class Case:
         return self.variant[0] == "T", self.variant[1] == "T"
 
 
-def moving(
+def bandwidth_case(
     section: str,
     device: str,
     operator: str,
@@ -253,7 +253,7 @@ def decoding(device: str, dtype: str, keys: tuple[int, int, int, int], *goals: G
     return Case("decoding", device, "attention_decoding", "forward", dtype, keys, work, "B", ("torch",), goals)
 
 
-def attending(
+def attention_case(
     section: str,
     device: str,
     operator: str,

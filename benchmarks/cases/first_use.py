@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.cases.case import FIRST_USE, Case, moving
+from benchmarks.cases.case import FIRST_USE, Case, bandwidth_case
 from benchmarks.operators import OPERATORS
 
 
@@ -12,4 +12,4 @@ def first_use_cases() -> Iterator[Case]:
     operators = (OPERATORS["biased_gate"], OPERATORS["rms_norm"])  # one elementwise, one with row reductions
     for device, dtype in (("cuda", "bfloat16"), ("cpu", "float32")):
         for operator in operators:
-            yield moving(FIRST_USE, device, operator.name, "first use", dtype, operator.smallest)
+            yield bandwidth_case(FIRST_USE, device, operator.name, "first use", dtype, operator.smallest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.cases.case import Case, moving
+from benchmarks.cases.case import Case, bandwidth_case
 
 # Exponents of two; 2^31 exceeds 32-bit signed indices.
 POWERS = {"cuda": (6, 10, 14, 18, 20, 22, 25, 28, 31), "cpu": (6, 10, 14, 18, 22, 26)}
@@ -27,7 +27,7 @@ def growth_cases() -> Iterator[Case]:
             for operator in operators:
                 for power in powers:
                     shape = _shape(section, 2**power)
-                    case = moving(section, device, operator, "forward", DTYPES[device], shape)
+                    case = bandwidth_case(section, device, operator, "forward", DTYPES[device], shape)
                     # On a GPU, TensorFlow's times are the host's, which do not resolve small sizes.
                     yield replace(case, frameworks=("torch",)) if device == "cuda" else case
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from benchmarks.cases.case import BOTH, STEPS, Case, Goal, moving
+from benchmarks.cases.case import BOTH, STEPS, Case, Goal, bandwidth_case
 from benchmarks.cases.over_rows import VARIANTS
 from benchmarks.operators import OPERATORS
 from benchmarks.operators.models import ENCODER, LARGE_LLAMA, LLAMA, SMALL_LLAMA
@@ -15,12 +15,12 @@ STEP = "training step"
 
 def keras() -> Iterator[Case]:
     """Layers with weights of the same dtype, and with float32 weights as in mixed precision; and a training step."""
-    ahead = (Goal("tf", "XLA"), Goal("tf", "XLA", contender="fusedops, XLA"))
+    ahead = (Goal("tf", "XLA"), Goal("tf", "XLA", implementation="fusedops, XLA"))
     for operator in (x.name for x in OPERATORS.values() if x.keras):
         for variant in VARIANTS:
             goals = (*ahead, Goal("tf", "eager", 10.0)) if variant == BOTH else ahead
             for parameters in ("", "float32"):
-                yield moving(
+                yield bandwidth_case(
                     "keras",
                     "cuda",
                     operator,
@@ -31,10 +31,10 @@ def keras() -> Iterator[Case]:
                     frameworks=("tf",),
                     parameters=parameters,
                 )
-            yield moving("keras", "cpu", operator, variant, "float32", (1024, 1024), frameworks=("tf",))
+            yield bandwidth_case("keras", "cpu", operator, variant, "float32", (1024, 1024), frameworks=("tf",))
     goals = (
-        Goal("tf", "graph", 1.5, contender="fusedops, graph"),
-        Goal("tf", "XLA", contender="fusedops, XLA"),
+        Goal("tf", "graph", 1.5, implementation="fusedops, graph"),
+        Goal("tf", "XLA", implementation="fusedops, XLA"),
     )
     step = (LLAMA, STEP, ("tf",))
     yield _model("keras", "cuda", *step, "bfloat16", (1, 4096), *goals, parameters="float32")
@@ -45,7 +45,7 @@ def transformers() -> Iterator[Case]:
     goals = (
         Goal("torch", "eager", 1.08),
         Goal("torch", "Liger"),
-        Goal("torch", "compiled", contender="fusedops, compiled"),
+        Goal("torch", "compiled", implementation="fusedops, compiled"),
     )
     yield _model("transformers", "cuda", LLAMA, BOTH, ("torch",), "bfloat16", (1, 4096), *goals)
     yield _model("transformers", "cpu", LLAMA, BOTH, ("torch",), "float32", (2, 64))

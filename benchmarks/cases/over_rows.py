@@ -6,8 +6,9 @@ The floor of a case is the time in which a copy, measured in the same case, move
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from benchmarks.cases.case import BOTH, SIZES, Case, Goal, as_fast_as_in_torch, moving
+from benchmarks.cases.case import BOTH, SIZES, Case, Goal, as_fast_as_in_torch, bandwidth_case
 from benchmarks.operators import FLOAT8, OPERATORS, OVER_ROWS
 
 VARIANTS = ("forward", BOTH)
@@ -25,14 +26,14 @@ def cases_over_rows() -> Iterator[Case]:
 
 
 def _goals(times_floor: float) -> tuple[Goal, ...]:
-    """At most `times_floor` times the floor, unless 0, and within 2 % of the fastest peer."""
+    """At most `times_floor` times the floor, unless 0, and within 2 % of the fastest baseline."""
     floor = (Goal("torch", "copy", 1 / times_floor, as_time=True),) if times_floor else ()
-    return (*floor, Goal("torch", "fastest peer", 1 / 1.02, as_time=True))
+    return (*floor, Goal("torch", "fastest baseline", 1 / 1.02, as_time=True))
 
 
 def _tf_goals() -> tuple[Goal, ...]:
     graph = "fusedops, graph"
-    return as_fast_as_in_torch(), Goal("tf", "XLA"), Goal("tf", "XLA", contender=graph)
+    return as_fast_as_in_torch(), Goal("tf", "XLA"), Goal("tf", "XLA", implementation=graph)
 
 
 def _rows() -> Iterator[Case]:
@@ -40,18 +41,20 @@ def _rows() -> Iterator[Case]:
         shape = operator.shape(*operator.largest)
         for variant, times in zip(VARIANTS, operator.floors, strict=True):
             goals = (*_goals(times), *_tf_goals())
-            yield moving("rows", "cuda", operator.name, variant, "bfloat16", shape, *goals)
+            yield bandwidth_case("rows", "cuda", operator.name, variant, "bfloat16", shape, *goals)
     for operator in REPRESENTATIVES:
         for variant, times in zip(VARIANTS, (1.10, 1.25), strict=True):
             goals = (*_goals(times), *_tf_goals())
-            yield moving("rows", "cuda", operator.name, variant, "bfloat16", (65536, 1024), *goals)
+            yield bandwidth_case("rows", "cuda", operator.name, variant, "bfloat16", (65536, 1024), *goals)
 
 
 def _float8() -> Iterator[Case]:
     for operator in FLOAT8:
         shape = operator.shape(*operator.largest)
         goals = _goals(operator.floors[0])
-        yield moving("float8", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",))
+        yield bandwidth_case(
+            "float8", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",)
+        )
 
 
 def _dtypes() -> Iterator[Case]:
@@ -61,11 +64,15 @@ def _dtypes() -> Iterator[Case]:
             shape = (2 * 16384 // SIZES[dtype], 8192)
             for variant, times in zip(VARIANTS, operator.floors, strict=True):
                 goals = _goals(0.0 if dtype == "float64" else times)  # float64 may be bound by arithmetic
-                yield moving("dtypes", "cuda", operator.name, variant, dtype, shape, *goals, frameworks=("torch",))
+                yield bandwidth_case(
+                    "dtypes", "cuda", operator.name, variant, dtype, shape, *goals, frameworks=("torch",)
+                )
     for operator in NORMS:
         for variant, times in zip(VARIANTS, operator.floors, strict=True):
-            more = {"frameworks": ("torch",), "parameters": "float32"}
-            yield moving("dtypes", "cuda", operator.name, variant, "bfloat16", (16384, 8192), *_goals(times), **more)  # type: ignore[arg-type]
+            more: dict[str, Any] = {"frameworks": ("torch",), "parameters": "float32"}
+            yield bandwidth_case(
+                "dtypes", "cuda", operator.name, variant, "bfloat16", (16384, 8192), *_goals(times), **more
+            )
 
 
 def _small() -> Iterator[Case]:
@@ -74,18 +81,23 @@ def _small() -> Iterator[Case]:
     for operator in REPRESENTATIVES:
         for shape in (*shapes, largest):
             goals = (Goal("torch", seconds=20e-6), *_goals(0.0)) if shape == largest else _goals(0.0)
-            yield moving("small", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",))
+            yield bandwidth_case(
+                "small", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",)
+            )
 
 
 def _python() -> Iterator[Case]:
-    goal = Goal("torch", "fastest peer", as_time=True)
+    goal = Goal("torch", "fastest baseline", as_time=True)
     for rows, columns, operators in ((4096, 4096, OVER_ROWS), (256, 1024, REPRESENTATIVES)):
         for operator in operators:
             shape = operator.shape(rows, columns)
-            yield moving("python", "cuda", operator.name, BOTH, "bfloat16", shape, goal, frameworks=("torch",))
+            yield bandwidth_case("python", "cuda", operator.name, BOTH, "bfloat16", shape, goal, frameworks=("torch",))
 
 
 def _cpu() -> Iterator[Case]:
     for operator in OVER_ROWS:
-        goals = [Goal("torch", "eager"), *(Goal("tf", peer, speed) for peer, speed in operator.tf_speeds.items())]
-        yield moving("cpu-rows", "cpu", operator.name, BOTH, "float32", operator.shape(4096, 1024), *goals)
+        goals = [
+            Goal("torch", "eager"),
+            *(Goal("tf", baseline, speed) for baseline, speed in operator.tf_speeds.items()),
+        ]
+        yield bandwidth_case("cpu-rows", "cpu", operator.name, BOTH, "float32", operator.shape(4096, 1024), *goals)

@@ -32,12 +32,12 @@ def matmul() -> Iterator[Case]:
 
 def linear() -> Iterator[Case]:
     """Layers, whose floor is the time of their products alone."""
-    peers = [Goal(framework, "fastest peer", 1 / 1.02, as_time=True) for framework in ("torch", "tf")]
+    baselines = [Goal(framework, "fastest baseline", 1 / 1.02, as_time=True) for framework in ("torch", "tf")]
     for operator, shapes in LAYERS.items():
         for shape in shapes:
             for variant, times in zip(VARIANTS, OPERATORS[operator].floors, strict=True):
                 floor = (Goal("torch", "products", 1 / times, as_time=True),) if times else ()
-                goals = (*floor, *peers, as_fast_as_in_torch())
+                goals = (*floor, *baselines, as_fast_as_in_torch())
                 yield product("linear", "cuda", variant, "bfloat16", shape, *goals, operator=operator)
 
 

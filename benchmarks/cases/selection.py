@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from benchmarks.cases.case import GROWTH, SECTIONS, Case, moving, product
+from benchmarks.cases.case import GROWTH, SECTIONS, Case, bandwidth_case, product
 from benchmarks.operators import OPERATORS
 
 Shape = tuple[int, ...]
 
 # Sections whose cases accept any shape and dtype.
 RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
-# Contenders that compile, which --quick leaves out.
+# Implementations that compile, which --quick leaves out.
 COMPILED = ("compiled", "compiled, mask of ones", "XLA", "Liger", "QuACK")
 COMPILED += tuple(f"fusedops, {name}" for name in COMPILED)
 
@@ -49,7 +49,7 @@ class Selection:
             at = (case.section, case.device, case.variant)
             return [product(*at, dtype, (m, n, k), operator=case.operator) for dtype in dtypes]
         where = (case.section, case.device, case.operator, case.variant)
-        return [moving(*where, dtype, fitting, frameworks=case.frameworks) for dtype in dtypes]
+        return [bandwidth_case(*where, dtype, fitting, frameworks=case.frameworks) for dtype in dtypes]
 
 
 def parse_shape(text: str) -> Shape:

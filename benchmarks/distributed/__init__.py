@@ -1,7 +1,7 @@
 """Steps on several GPUs: `python -m benchmarks --gpus 2`. Each module here lists its cases as `CASES: list[Case]`.
 
-A case builds its contenders on every rank, and a contender is a step that all ranks take together. They are named as
-elsewhere: "fusedops", "eager" and "compiled" for PyTorch's own, "fusedops, compiled"; besides, "one GPU".
+A case builds its implementations on every rank, and an implementation is a step that all ranks take together. They are
+named as elsewhere: "fusedops", "eager" and "compiled" for PyTorch's own, "fusedops, compiled"; besides, "one GPU".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from benchmarks.operators.models import DISTRIBUTED
 @dataclass(frozen=True)
 class Case:
     name: str  # the computation, with its sizes on a GPU
-    # Rank, number of ranks and "cuda" or "cpu" -> contenders, in the same order on all ranks. The process group of all
-    # ranks is initialized, with NCCL or gloo. Sizes for "cpu" are small: tests measure them.
+    # Rank, number of ranks and "cuda" or "cpu" -> implementations, in the same order on all ranks. The process group of
+    # all ranks is initialized, with NCCL or gloo. Sizes for "cpu" are small: tests measure them.
     setup: Callable[[int, int, str], Mapping[str, Callable[[], Any]]]
     goals: tuple[case.Goal, ...] = ()
 

@@ -13,8 +13,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import fusedops.torch as fo
 from benchmarks.cases.case import Goal
-from benchmarks.contenders.torch.llama import SIZES, Layers, step
 from benchmarks.distributed import Case
+from benchmarks.implementations.torch.llama import SIZES, Layers, step
 from benchmarks.measuring.timing import Call
 
 LENGTHS = {"cuda": (8, 8192), "cpu": (2, 32)}  # layers, tokens
@@ -62,7 +62,7 @@ CASES = [
         setup,
         (
             Goal("torch", "eager", 1 / 0.85, as_time=True),
-            Goal("torch", "compiled", contender="fusedops, compiled", as_time=True),
+            Goal("torch", "compiled", implementation="fusedops, compiled", as_time=True),
         ),
     )
 ]

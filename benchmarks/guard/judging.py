@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import side_of
 from benchmarks.guard import ratio
+from benchmarks.implementations import side_of
 from benchmarks.measuring.environment import environment
 
 RATIOS = Path(__file__).with_name("ratios.json")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.cases.case import CALLS, Case, moving, product
+from benchmarks.cases.case import CALLS, Case, bandwidth_case, product
 from benchmarks.cases.products import PRODUCTS
 from benchmarks.measuring.timing import Call, Effort, take_turns
 from benchmarks.operators import OPERATORS, OVER_ROWS
@@ -29,28 +29,28 @@ ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-EFFORT = Effort(round=0.5e-3, total=0.4, least_rounds=25, most_rounds=300)
+EFFORT = Effort(round=0.5e-3, total=0.4, min_rounds=25, max_rounds=300)
 VARIANTS = ("forward", "backward")
-OF_CALLS = {"torch": "addcmul", "tf": "tf.add"}  # framework -> peer of a call on 16 floats
+OF_CALLS = {"torch": "addcmul", "tf": "tf.add"}  # framework -> baseline of a call on 16 floats
 
 
 def pairs(framework: str) -> Iterator[tuple[Case, str]]:
-    """Pairs of a case of fusedops and the peer it is compared with."""
+    """Pairs of a case of fusedops and the baseline it is compared with."""
     elementwise = (OPERATORS["axpby"], OPERATORS["relu"])
     for operator in elementwise:
-        yield moving("call", "cpu", operator.name, "forward", "float32", (16,)), OF_CALLS[framework]
+        yield bandwidth_case("call", "cpu", operator.name, "forward", "float32", (16,)), OF_CALLS[framework]
     for operator in (*elementwise, *(x for x in OVER_ROWS if not x.own and not x.random)):
         section = "cpu" if operator.elementwise else "cpu-rows"
         for variant in VARIANTS:
-            yield moving(section, "cpu", operator.name, variant, "float32", operator.shape(128, 1024)), "eager"
+            yield bandwidth_case(section, "cpu", operator.name, variant, "float32", operator.shape(128, 1024)), "eager"
     for variant in PRODUCTS:
         yield product("cpu", "cpu", variant, "float32", (256, 256, 256)), "eager"
 
 
 def measured(side: Any, case: Case, against: str) -> float:
-    """The median over the rounds of the ratio in each round. `side`: the framework's module of contenders."""
+    """The median over the rounds of the ratio in each round. `side`: the framework's module of implementations."""
     with side.on(case.device):
-        builds = side.contenders(case, side.inputs(case))
+        builds = side.implementations(case, side.inputs(case))
         both = {name: replace(builds[name](), clock=_cpu_clock) for name in ("fusedops", against)}
         samples = take_turns(both, EFFORT)
     return statistics.median(a / b for a, b in zip(samples["fusedops"], samples[against], strict=True))

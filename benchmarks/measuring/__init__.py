@@ -1,1 +1,1 @@
-"""Measures cases: one process per framework, results checked, contenders in turns."""
+"""Measures cases: one process per framework, results checked, implementations in turns."""

@@ -1,4 +1,4 @@
-"""Measures one row: all contenders on the same inputs, with outputs checked before times count."""
+"""Measures one row: all implementations on the same inputs, with outputs checked before times count."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 from benchmarks.cases.case import PUBLISHED, Case
 from benchmarks.cases.selection import COMPILED
 from benchmarks.measuring.reference import Expected, expected, problem_with
-from benchmarks.measuring.timing import Build, Contender, Effort, Failed, take_turns
+from benchmarks.measuring.timing import Build, Effort, Failed, Implementation, take_turns
 from benchmarks.operators import OPERATORS
 from benchmarks.results.schema import Row
 
 
 def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mapping[str, str] | None = None) -> Row:
-    """Measures a case. `crashed`: contenders to leave out, with their problems."""
+    """Measures a case. `crashed`: implementations to leave out, with their problems."""
     about = {"bytes": case.bytes, "flops": case.flops, "cache": case.cache}
-    row: Any = {"key": case.key, **asdict(case), **about, "contenders": {}}
+    row: Any = {"key": case.key, **asdict(case), **about, "implementations": {}}
     if case.key in PUBLISHED:
         row["published"] = PUBLISHED[case.key]
-    right: dict[str, Contender] = {}
+    right: dict[str, Implementation] = {}
 
     def failed(name: str, problem: str) -> None:
-        row["contenders"][name]["problem"] = problem
+        row["implementations"][name]["problem"] = problem
         if not is_usable(side, case.device):
-            row["contenders"][name]["crashed"] = True
+            row["implementations"][name]["crashed"] = True
             raise RuntimeError(f"{name} has left the GPU unusable: {problem}")
 
     try:
@@ -33,23 +33,26 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
             values = side.inputs(case)
             compared = values and not OPERATORS[case.operator].random
             wanted = expected(side, case, values) if compared else None
-            for name, build in side.contenders(case, values).items():
+            for name, build in side.implementations(case, values).items():
                 if quick and name in COMPILED:
                     continue
                 if crashed and name in crashed:
-                    row["contenders"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
+                    row["implementations"][name] = {"work": case.work, "problem": crashed[name], "crashed": True}
                     continue
-                contender, outputs, problem = try_build(side, case.device, build)
-                if contender and contender.checked and wanted and not problem:
+                implementation, outputs, problem = try_build(side, case.device, build)
+                if implementation and implementation.checked and wanted and not problem:
                     problem = _problem(side, case, outputs, wanted)
                 del outputs
-                row["contenders"][name] = {"work": (contender and contender.work) or case.work, "problem": None}
+                row["implementations"][name] = {
+                    "work": (implementation and implementation.work) or case.work,
+                    "problem": None,
+                }
                 if problem:
                     failed(name, problem)
-                elif contender:
-                    right[name] = contender
+                elif implementation:
+                    right[name] = implementation
             for name, samples in _contest(right, effort, failed).items():
-                found = row["contenders"][name]
+                found = row["implementations"][name]
                 found["samples"] = samples
                 share = getattr(right[name].clock, "host_share", None)
                 if share is not None:
@@ -57,7 +60,7 @@ def measured(side: Any, case: Case, effort: Effort, quick: bool, crashed: Mappin
             if case.device == "cuda":
                 for name in right:
                     if name != "copy":
-                        _measure_memory(side, case, right[name], row["contenders"][name])
+                        _measure_memory(side, case, right[name], row["implementations"][name])
     except Exception as error:  # such as out of memory: the other cases can still be measured
         row["problem"] = _sentence(error)
     return row
@@ -73,20 +76,22 @@ def is_usable(side: Any, device: str) -> bool:
     return True
 
 
-def try_build(side: Any, device: str, build: Build) -> tuple[Contender | None, Any, str | None]:
-    """A contender, the result of its first call, and its problem, if any: a failure must not end the run."""
+def try_build(side: Any, device: str, build: Build) -> tuple[Implementation | None, Any, str | None]:
+    """An implementation, the result of its first call, and its problem, if any: a failure must not end the run."""
     try:
-        contender = build()
-        outputs = contender.call()
+        implementation = build()
+        outputs = implementation.call()
         if device == "cuda":
-            side.synchronize()  # attributes a failing kernel to this contender, not to the next one
-        return contender, outputs, None
+            side.synchronize()  # attributes a failing kernel to this implementation, not to the next one
+        return implementation, outputs, None
     except Exception as error:
         return None, None, _sentence(error)
 
 
-def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str, str], None]) -> dict[str, list[float]]:
-    """Times the contenders; starts again without a contender that fails."""
+def _contest(
+    right: dict[str, Implementation], effort: Effort, failed: Callable[[str, str], None]
+) -> dict[str, list[float]]:
+    """Times the implementations; starts again without an implementation that fails."""
     while True:
         try:
             return take_turns(right, effort)
@@ -95,19 +100,19 @@ def _contest(right: dict[str, Contender], effort: Effort, failed: Callable[[str,
             failed(problem.name, _sentence(problem.error))
 
 
-def _measure_memory(side: Any, case: Case, contender: Contender, found: dict[str, Any]) -> None:
+def _measure_memory(side: Any, case: Case, implementation: Implementation, found: dict[str, Any]) -> None:
     """Adds the memory that a call takes. If measuring it fails, the times still count."""
     try:
-        before, peak = side.memory(contender.once or contender.call)
+        before, peak = side.memory(implementation.once or implementation.call)
     except Exception:
         return
     found["memory"] = peak - before
     if case.is_model:
-        found["peak"] = peak if contender.held is None else contender.held + peak - before
+        found["peak"] = peak if implementation.held is None else implementation.held + peak - before
 
 
 def _problem(side: Any, case: Case, outputs: Any, wanted: Expected) -> str | None:
-    """The problem of a contender's outputs, if any; then its time does not count."""
+    """The problem of an implementation's outputs, if any; then its time does not count."""
     try:
         outputs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
         return problem_with(side, case, outputs, wanted)

@@ -23,7 +23,7 @@ class Journal:
             "results": [],
             "notes": [],
         }
-        self.crashed: dict[str, str] = {}  # contenders to leave out of the next case, with their problems
+        self.crashed: dict[str, str] = {}  # implementations to leave out of the next case, with their problems
         self._console, self._path = console, path
         self._start = time.perf_counter()
 
@@ -32,7 +32,7 @@ class Journal:
         self.run = json.loads(self._path.read_text())
         self._start -= self.run["environment"]["seconds"]
         row = self.run["results"][-1]
-        found = row["contenders"]
+        found = row["implementations"]
         self.crashed = {name: found[name]["problem"] or "" for name in found if found[name].get("crashed")}
         if self.crashed:
             self.run["results"].pop()

@@ -17,7 +17,7 @@ from benchmarks.operators import OPERATORS
 from benchmarks.operators.layouts import layouts, results
 from benchmarks.operators.record import Function
 
-# The limit of float32 excludes TF32 (3e-4). Those of 16-bit types allow peers to round after every step.
+# The limit of float32 excludes TF32 (3e-4). Those of 16-bit types allow baselines to round after every step.
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 FLOAT8_TOLERANCE = 2.0**-4  # largest relative rounding error of float8_e4m3fn
 
@@ -32,7 +32,7 @@ class Expected:
 
 
 def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
-    """The expected results of a case. `side`: the framework's module of contenders."""
+    """The expected results of a case. `side`: the framework's module of implementations."""
     rows = next(x.shape[x.rows] for x in layouts(case).values() if x.rows is not None)
     row = max(1, prod(case.shape[:2] if case.is_product else case.shape) // rows)
     few = min(16, max(1, CHUNK // row))
@@ -60,7 +60,7 @@ def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
 
 
 def problem_with(side: Any, case: Case, outputs: Sequence[Any], right: Expected) -> str | None:
-    """A sentence on a contender's wrong outputs, or None."""
+    """A sentence on an implementation's wrong outputs, or None."""
     wanted = results(case)
     if len(outputs) != len(wanted):
         return f"wrong: {len(outputs)} results instead of {len(wanted)}"

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.cases.case import SECTIONS, Case
-from benchmarks.contenders import side_of
+from benchmarks.implementations import side_of
 from benchmarks.measuring.contest import is_usable, measured, try_build
 from benchmarks.measuring.journal import Journal
 from benchmarks.measuring.progress import shown
@@ -28,8 +28,8 @@ def effort_of(case: Case, quick: bool) -> Effort:
     effort = SECTIONS[case.section].effort
     if not quick:
         return effort
-    most_rounds = 3 if effort.least_rounds == effort.most_rounds else effort.most_rounds
-    return replace(effort, total=min(0.1, effort.total), least_rounds=3, most_rounds=most_rounds, least_calls=1)
+    max_rounds = 3 if effort.min_rounds == effort.max_rounds else effort.max_rounds
+    return replace(effort, total=min(0.1, effort.total), min_rounds=3, max_rounds=max_rounds, min_calls=1)
 
 
 def measure(
@@ -37,7 +37,7 @@ def measure(
 ) -> bool:
     """Measures the cases that can run here, by default on the GPU if available. Writes to `path` after every case.
 
-    Returns False if a contender left the GPU unusable. A new process must then `resume` from the written results.
+    Returns False if an implementation left the GPU unusable. A new process must then `resume` from the written results.
     """
     console = Console(highlight=False)
     journal = Journal(console, framework, quick, path)
@@ -83,7 +83,7 @@ def _describe_gpu(side: Any, journal: Journal, quick: bool) -> None:
     size = side.cache_size()
     if size:
         journal.describe(l2=size)
-    for text in [] if quick else side.load_peers():
+    for text in [] if quick else side.load_baselines():
         journal.note(text)
 
 
@@ -104,14 +104,14 @@ def _measure_all(console: Console, side: Any, cases: Sequence[Case], quick: bool
 
 
 def prepare(cases: Sequence[Case]) -> None:
-    """Calls PyTorch's contenders once, which fills the compilers' disk caches before measuring starts."""
+    """Calls PyTorch's implementations once, which fills the compilers' disk caches before measuring starts."""
     side = side_of("torch")
     side.disable_autotune_cache()
-    side.load_peers()
+    side.load_baselines()
     for case in cases:
         try:
             with side.on(case.device):
-                for build in side.contenders(case, side.inputs(case)).values():
+                for build in side.implementations(case, side.inputs(case)).values():
                     try_build(side, case.device, build)
         except Exception:  # measuring will raise and report it again
             continue

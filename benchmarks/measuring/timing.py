@@ -1,4 +1,4 @@
-"""Times contenders in turns, so that disturbances of the machine affect all of them alike."""
+"""Times implementations in turns, so that disturbances of the machine affect all of them alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Clock = Callable[[Call, int], float]  # (call, number of calls) -> seconds per c
 
 
 @dataclass(frozen=True)
-class Contender:
+class Implementation:
     call: Call
     clock: Clock
     work: float | None = None  # work of one call; None: the case's
@@ -26,20 +26,20 @@ class Contender:
     held: int | None = None  # GPU memory that it holds between calls, in bytes; None: all memory in use
 
 
-Build = Callable[[], Contender]
+Build = Callable[[], Implementation]
 
 
 @dataclass(frozen=True)
 class Effort:
-    round: float  # seconds of one contender's turn
+    round: float  # seconds of one implementation's turn
     total: float  # approximate seconds of a case
-    least_calls: int = 1  # per round
-    least_rounds: int = 5
-    most_rounds: int = 100
+    min_calls: int = 1  # per round
+    min_rounds: int = 5
+    max_rounds: int = 100
 
 
 class Failed(Exception):
-    """A contender, named by `name`, raised `error` while it was timed."""
+    """An implementation, named by `name`, raised `error` while it was timed."""
 
     def __init__(self, name: str, error: Exception) -> None:
         super().__init__(name, error)
@@ -75,34 +75,34 @@ class HostClock:
         return (end - start) / count
 
 
-def take_turns(contenders: Mapping[str, Contender], effort: Effort) -> dict[str, list[float]]:
-    """Seconds per call of each contender, one value per round. Raises Failed if a contender raises."""
+def take_turns(implementations: Mapping[str, Implementation], effort: Effort) -> dict[str, list[float]]:
+    """Seconds per call of each implementation, one value per round. Raises Failed if an implementation raises."""
 
     def timed(name: str, count: int) -> float:
         try:
-            return contenders[name].clock(contenders[name].call, count)
+            return implementations[name].clock(implementations[name].call, count)
         except Exception as error:
             raise Failed(name, error) from error
 
     counts: dict[str, int] = {}
-    for name in contenders:
-        timed(name, effort.least_calls)  # warm-up
-        seconds = timed(name, effort.least_calls)
-        counts[name] = max(effort.least_calls, min(5000, round(effort.round / seconds)))
+    for name in implementations:
+        timed(name, effort.min_calls)  # warm-up
+        seconds = timed(name, effort.min_calls)
+        counts[name] = max(effort.min_calls, min(5000, round(effort.round / seconds)))
 
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    order, shuffle = list(contenders), random.Random(0).shuffle
+    samples: dict[str, list[float]] = {name: [] for name in implementations}
+    order, shuffle = list(implementations), random.Random(0).shuffle
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         start = time.perf_counter()
-        for turn in range(effort.most_rounds):
-            if turn >= effort.least_rounds and time.perf_counter() - start > effort.total:
+        for turn in range(effort.max_rounds):
+            if turn >= effort.min_rounds and time.perf_counter() - start > effort.total:
                 break
-            shuffle(order)  # varies each contender's predecessor
+            shuffle(order)  # varies each implementation's predecessor
             for name in order:
-                samples[name].append(timed(name, counts[name]) / contenders[name].calls)
+                samples[name].append(timed(name, counts[name]) / implementations[name].calls)
     finally:
         if collecting:
             gc.enable()

@@ -5,18 +5,30 @@ from benchmarks.operators import (
     attention,
     dropout,
     elementwise,
+    expressions,
     float8,
     loss,
     models,
     normalization,
-    own,
     products,
     rotary,
 )
 from benchmarks.operators.record import Operator
 
 # In the order of the tables.
-FAMILIES = (elementwise, normalization, dropout, attention, loss, activations, float8, own, rotary, products, models)
+FAMILIES = (
+    elementwise,
+    normalization,
+    dropout,
+    attention,
+    loss,
+    activations,
+    float8,
+    expressions,
+    rotary,
+    products,
+    models,
+)
 
 OPERATORS: dict[str, Operator] = {operator.name: operator for family in FAMILIES for operator in family.OPERATORS}
 ELEMENTWISE = tuple(operator for operator in OPERATORS.values() if operator.elementwise)

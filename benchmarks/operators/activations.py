@@ -13,15 +13,15 @@ def gelu_tanh(n: Any, h: Any) -> Any:
 
 def bias_act(n: Any) -> Function:
     def formula(x: Any, bias: Any) -> Any:
-        return n.like(gelu_tanh(n, n.wide(x) + n.wide(bias)), x)
+        return n.like(gelu_tanh(n, n.upcast(x) + n.upcast(bias)), x)
 
     return formula
 
 
 def swiglu(n: Any) -> Function:
     def formula(gate: Any, up: Any) -> Any:
-        h = n.wide(gate)
-        return n.like(h * n.sigmoid(h) * n.wide(up), gate)
+        h = n.upcast(gate)
+        return n.like(h * n.sigmoid(h) * n.upcast(up), gate)
 
     return formula
 

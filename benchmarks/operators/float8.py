@@ -25,7 +25,7 @@ def _rounded(of_wide: Callable[[Any], Function]) -> Callable[[Any], Function]:
         def function(*inputs: Any) -> Any:
             found = wide(*inputs)
             y, *rest = found if isinstance(found, tuple) else (found,)
-            h = n.wide(y)
+            h = n.upcast(y)
             scale = n.largest(h) / LARGEST
             return n.float8(h / scale), scale, *rest
 

@@ -17,7 +17,7 @@ OPERATORS = (
         mean=True,
         moves=(1, 2),
         operations=(4, 3),
-        formula=lambda n: lambda logits, labels: n.cross_entropy(n.wide(logits), labels),
+        formula=lambda n: lambda logits, labels: n.cross_entropy(n.upcast(logits), labels),
         torch=lambda torch: torch.nn.functional.cross_entropy,
         liger=lambda ops: (
             lambda logits, labels: ops.LigerCrossEntropyFunction.apply(

@@ -12,22 +12,22 @@ WEIGHT, BIAS = Input("weight", of_a_row, parameter=True), Input("bias", of_a_row
 # As expressions in h and in d = h - mean(h).
 NORMED_RMS = f"h * rsqrt(mean(h * h) + {EPS_RMS}) * weight"
 NORMED_LAYER = f"d * rsqrt(mean(d * d) + {EPS_LAYER}) * weight + bias"
-AHEAD = {"XLA": 2.0, "eager": 5.0}
+TF_SPEEDS = {"XLA": 2.0, "eager": 5.0}
 
 
 def plain_rms_norm(n: Any) -> Function:
     def rms_norm(x: Any, weight: Any) -> Any:
-        h = n.wide(x)
-        return n.like(h * n.rsqrt(n.mean(h * h) + EPS_RMS) * n.wide(weight), x)
+        h = n.upcast(x)
+        return n.like(h * n.rsqrt(n.mean(h * h) + EPS_RMS) * n.upcast(weight), x)
 
     return rms_norm
 
 
 def layer_norm(n: Any) -> Function:
     def of_row(x: Any, weight: Any, bias: Any) -> Any:
-        h = n.wide(x)
+        h = n.upcast(x)
         h = h - n.mean(h)
-        return n.like(h * n.rsqrt(n.mean(h * h) + EPS_LAYER) * n.wide(weight) + n.wide(bias), x)
+        return n.like(h * n.rsqrt(n.mean(h * h) + EPS_LAYER) * n.upcast(weight) + n.upcast(bias), x)
 
     return of_row
 
@@ -93,7 +93,7 @@ OPERATORS = (
         quack=lambda quack: lambda x, weight: quack.rmsnorm(x, weight, eps=EPS_RMS),
         keras=("RMSNormalization", EPS_RMS),
         floors=(1.05, 1.12),
-        tf_speeds=AHEAD,
+        tf_speeds=TF_SPEEDS,
         tf_calls=True,
     ),
     Operator(
@@ -109,7 +109,7 @@ OPERATORS = (
         quack_parameters="float32",
         keras=("LayerNormalization", EPS_LAYER),
         floors=(1.05, 1.15),
-        tf_speeds=AHEAD,
+        tf_speeds=TF_SPEEDS,
         tf_calls=True,
     ),
     Operator(
@@ -128,7 +128,7 @@ OPERATORS = (
             lambda x, residual, weight: quack.rmsnorm(x, weight, residual=residual, eps=EPS_RMS, prenorm=True)
         ),
         floors=(1.04, 0.0),
-        tf_speeds=AHEAD,
+        tf_speeds=TF_SPEEDS,
         **OF_SUM,
     ),
     Operator(
@@ -138,7 +138,7 @@ OPERATORS = (
         formula=lambda n: of_sum(layer_norm(n)),
         expression=f"h = x + residual; d = h - mean(h); return {NORMED_LAYER}, h",
         torch=lambda torch: of_sum(_torch_layer_norm(torch)),
-        tf_speeds=AHEAD,
+        tf_speeds=TF_SPEEDS,
         **OF_SUM,
     ),
 )

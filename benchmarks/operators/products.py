@@ -108,7 +108,7 @@ OPERATORS = (
         ),
         outputs={"out": scalar},
         mean=True,
-        formula=lambda n: lambda x, weight, labels: n.cross_entropy(n.wide(n.matmul(x, weight)), labels),
+        formula=lambda n: lambda x, weight, labels: n.cross_entropy(n.upcast(n.matmul(x, weight)), labels),
         torch=_torch_linear_cross_entropy,
         liger=lambda ops: (
             lambda x, weight, labels: ops.LigerFusedLinearCrossEntropyFunction.apply(x, weight, labels)[0]

@@ -65,7 +65,7 @@ class Operator:
     operations: tuple[int, int] = (0, 0)
 
     # The code of a user without fusedops, over the functions `n` of a framework. Compilers get it, and in float64 it is
-    # the reference. 16-bit inputs are computed in float32 (`n.wide`) and rounded once, in x's dtype (`n.like`).
+    # the reference. 16-bit inputs are computed in float32 (`n.upcast`) and rounded once, in x's dtype (`n.like`).
     formula: Callable[[Any], Function] | None = None
     # Baselines: PyTorch's own function, from the module torch; Liger's, from liger_kernel.ops; QuACK's, from quack;
     # Keras's layer, by its class and epsilon.

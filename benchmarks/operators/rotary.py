@@ -34,8 +34,8 @@ def _turned(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Shape], n
 def _rope(n: Any) -> Function:
     def rope(x: Any, cos: Any, sin: Any) -> Any:
         half = x.shape[-1] // 2
-        a, b = n.wide(x[..., :half]), n.wide(x[..., half:])
-        c, s = n.wide(cos)[:, None, :], n.wide(sin)[:, None, :]
+        a, b = n.upcast(x[..., :half]), n.upcast(x[..., half:])
+        c, s = n.upcast(cos)[:, None, :], n.upcast(sin)[:, None, :]
         return n.like(n.join(a * c - b * s, b * c + a * s), x)
 
     return rope

@@ -22,14 +22,14 @@ from benchmarks.page.pictures import PICTURES, picture_name, speed
 from benchmarks.page.summary import OURS, compared, rows_of, slower, time_of
 from benchmarks.page.tables import SEEDS, label, table, where
 from benchmarks.page.text import Machines, environment, facts, heading, load
-from benchmarks.results.figures import NOT_SLOWER, TITLES, fastest_peer, floor_of, seconds, times_of
+from benchmarks.results.figures import NOT_SLOWER, TITLES, fastest_baseline, floor_of, seconds, times_of
 from benchmarks.results.report import memory_text, time_text
 from benchmarks.results.schema import Row, Run
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("docs/benchmarks")  # runs and charts
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.S)
-MOST_GAPS = 12
+MAX_GAPS = 12
 MODELS = {  # model types of transformers and their names
     "llama": "Llama",
     "mistral": "Mistral",
@@ -104,7 +104,7 @@ def operators(results: Results) -> str:
         ]
         for row in chosen
     ]
-    heads = ["operator", "shape", "time", "× floor", *(f"× {name}" for name in names)]
+    heads = ["operator", "shape", "time", "time / floor", *(f"speedup over {name}" for name in names)]
     return f"{_gpu(results)}, PyTorch, bfloat16, forward and backward:\n\n{table(heads, lines)}"
 
 
@@ -153,7 +153,7 @@ def sections(results: Results) -> str:
         for section, about in SECTIONS.items():
             rows = [row for run in _of_gpu(results, framework) for row in rows_of(run, section)]
             floors = [x for row in rows if (x := times_of(row, "copy"))]
-            ratios = [x for row in rows if (peer := fastest_peer(row)) and (x := times_of(row, peer))]
+            ratios = [x for row in rows if (baseline := fastest_baseline(row)) and (x := times_of(row, baseline))]
             if section not in (*GROWTH, *SEEDS) and (floors or ratios):
                 counts = f"{sum(x <= NOT_SLOWER for x in ratios)} of {len(ratios)}" if ratios else ""
                 lines.append(
@@ -165,7 +165,7 @@ def sections(results: Results) -> str:
                         counts,
                     ]
                 )
-    heads = ["section", "entries", "× floor", "most", "× fastest", "most", "within 2 %"]
+    heads = ["section", "entries", "time / floor", "worst", "time / fastest", "worst", "within 2 %"]
     return f"{_gpu(results)}:\n\n{table(heads, lines)}"
 
 
@@ -174,20 +174,23 @@ def _middle_and_most(ratios: Sequence[float]) -> list[str]:
 
 
 def gaps(results: Results) -> str:
-    """The entries on a GPU in which a baseline is furthest ahead of what a user calls."""
+    """The entries on a GPU in which a baseline is furthest ahead of what a user calls, each by its newest run."""
+    runs = [run for framework in TITLES for run in _of_gpu(results, framework)]
+    newest: dict[tuple[str, str], Run] = {}
+    for run in sorted(runs, key=lambda run: run["environment"]["date"]):
+        newest |= {(run["framework"], row["key"]): run for row in run["results"]}
     found = [
-        (times, run, row, peer)
-        for framework in TITLES
-        for run in _of_gpu(results, framework)
-        for times, row, ours, peer in slower(run)
-        if ours == OURS
+        (times, run, row, baseline)
+        for run in runs
+        for times, row, ours, baseline in slower(run)
+        if ours == OURS and newest[run["framework"], row["key"]] is run
     ]
     found.sort(key=lambda x: -x[0])
     lines = [
-        [f"{TITLES[run['framework']]}: {label(row)}", where(row), peer, f"{times:.2f}"]
-        for times, run, row, peer in found[:MOST_GAPS]
+        [f"{TITLES[run['framework']]}: {label(row)}", where(row), baseline, f"{times:.2f}"]
+        for times, run, row, baseline in found[:MAX_GAPS]
     ]
-    rest = f"\n\n{len(found) - MOST_GAPS} smaller gaps are on the pages of the machines." * (len(found) > MOST_GAPS)
+    rest = f"\n\n{len(found) - MAX_GAPS} smaller gaps are on the pages of the machines." * (len(found) > MAX_GAPS)
     return table(["operator", "dtype, shape", "faster", "ours / theirs"], lines) + rest
 
 
@@ -202,7 +205,7 @@ def models(results: Results) -> str:
         liger = times.get(steps_table.LIGER)
         ratios = [before / after, compiled[0] / compiled[1], liger / after if liger else None]
         lines.append([title, *(f"{1e3 * x:.1f} ms" for x in (before, after)), *map(_ratio, ratios)])
-    heads = ["model", "before", "converted", "times as fast", "compiled: times as fast", "× Liger"]
+    heads = ["model", "before", "converted", "speedup", "compiled: speedup", "speedup over Liger"]
     return f"{measured['title']}:\n\n{table(heads, lines)}"
 
 
@@ -232,7 +235,7 @@ def keras(results: Results) -> str:
         [title, mode, f"{before} ms", f"{after} ms", times, f"{memory} → {less} GiB"]
         for title, (mode, before, after, times, memory, less) in zip(titles, found, strict=True)
     ]
-    return table(["model", "mode", "before", "converted", "times as fast", "peak memory"], lines)
+    return table(["model", "mode", "before", "converted", "speedup", "peak memory"], lines)
 
 
 def layers(results: Results) -> str:
@@ -240,9 +243,9 @@ def layers(results: Results) -> str:
     lines = []
     for run in _of_gpu(results, "torch"):
         for row in rows_of(run, "transformers"):
-            for name, contender in row["contenders"].items():
-                time = seconds(contender)
-                lines.append([name, time_text(time) if time else "error", memory_text(contender)])
+            for name, implementation in row["implementations"].items():
+                time = seconds(implementation)
+                lines.append([name, time_text(time) if time else "error", memory_text(implementation)])
     return table(["implementation", "time", "peak memory"], lines)
 
 
@@ -263,11 +266,15 @@ def _machine(results: Results, name: str, runs: Sequence[Run]) -> str:
         if (results.root / FOLDER / picture_name(name, kind)).exists()
     ]
     counts = [
-        f"{TITLES[run['framework']]}: {len(run['results'])} entries; a baseline is faster by more than 2 % in "
-        f"{len({row['key'] for _, row, *_ in slower(run)})} of {compared(run)}."
+        f"{TITLES[run['framework']]}: {_entries(len(run['results']))}, {compared(run)} with a baseline; it is faster "
+        f"by more than 2 % in {len({row['key'] for _, row, *_ in slower(run)})}."
         for run in runs
     ]
     return "\n\n".join([f"### {heading(name, runs)}", facts(runs), *counts, *charts])
+
+
+def _entries(count: int) -> str:
+    return f"{count} {'entry' if count == 1 else 'entries'}"
 
 
 def missing(results: Results) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.case import CALLS
-from benchmarks.results.figures import NOT_SLOWER, fastest_peer, seconds, times_of
+from benchmarks.results.figures import NOT_SLOWER, fastest_baseline, seconds, times_of
 from benchmarks.results.schema import Row, Run
 
 OURS = "fusedops"
@@ -46,35 +46,35 @@ def rows_of(run: Run, *sections: str) -> list[Row]:
 
 def time_of(row: Row, name: str) -> float | None:
     """The median, in seconds."""
-    return seconds(row["contenders"].get(name))
+    return seconds(row["implementations"].get(name))
 
 
 def slower(run: Run) -> list[tuple[float, Row, str, str]]:
-    """Ratio, row, ours and peer of whatever takes longer than a peer, the worst first."""
-    found = [(times, row, ours, peer) for row in run["results"] for times, ours, peer in _pairs(row)]
+    """Ratio, row, ours and baseline of whatever takes longer than a baseline, the worst first."""
+    found = [(times, row, ours, baseline) for row in run["results"] for times, ours, baseline in _pairs(row)]
     return sorted((pair for pair in found if pair[0] > NOT_SLOWER), key=lambda pair: -pair[0])
 
 
 def compared(run: Run) -> int:
-    """The number of rows with a peer whose results are right."""
+    """The number of rows with a baseline whose results are right."""
     return sum(any(_pairs(row)) for row in run["results"])
 
 
 def _pairs(row: Row) -> Iterator[tuple[float, str, str]]:
-    """Ratio, ours and peer. What a user calls is compared with the fastest peer; a graph of ours, or what XLA made of
-    it, with its own kind.
+    """Ratio, ours and baseline. What a user calls is compared with the fastest baseline; a graph of ours, or what XLA
+    made of it, with its own kind.
     """
-    peers = {OURS: fastest_peer(row)}
-    peers |= {name: mode for name in row["contenders"] if (mode := name.removeprefix(f"{OURS}, ")) != name}
-    for ours, peer in peers.items():
-        times = times_of(row, peer, ours) if peer else None
-        if times and peer:
-            yield times, ours, peer
+    baselines = {OURS: fastest_baseline(row)}
+    baselines |= {name: mode for name in row["implementations"] if (mode := name.removeprefix(f"{OURS}, ")) != name}
+    for ours, baseline in baselines.items():
+        times = times_of(row, baseline, ours) if baseline else None
+        if times and baseline:
+            yield times, ours, baseline
 
 
 def names_of(rows: Iterable[Row]) -> list[str]:
-    """The contenders of some rows, ours first."""
-    names = dict.fromkeys(name for row in rows for name in row["contenders"])
+    """The implementations of some rows, ours first."""
+    names = dict.fromkeys(name for row in rows for name in row["implementations"])
     return sorted(names, key=lambda name: not name.startswith(OURS))
 
 
@@ -83,13 +83,13 @@ def _is_of_gpu(row: Row) -> bool:
 
 
 def _trimmed(row: Row) -> dict[str, Any]:
-    contenders = {name: _rounded(contender) for name, contender in row["contenders"].items()}
-    return dict(row) | {"goals": [], "contenders": contenders}  # they belong to the cases
+    implementations = {name: _rounded(implementation) for name, implementation in row["implementations"].items()}
+    return dict(row) | {"goals": [], "implementations": implementations}  # they belong to the cases
 
 
-def _rounded(contender: Mapping[str, Any]) -> dict[str, Any]:
-    samples = contender.get("samples")
+def _rounded(implementation: Mapping[str, Any]) -> dict[str, Any]:
+    samples = implementation.get("samples")
     if not samples:
-        return dict(contender)
+        return dict(implementation)
     five = np.quantile(samples, (0, 0.25, 0.5, 0.75, 1))
-    return dict(contender) | {"samples": [float(f"{x:.4g}") for x in five]}
+    return dict(implementation) | {"samples": [float(f"{x:.4g}") for x in five]}

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.cases.case import SECTIONS
 from benchmarks.page.summary import OURS, compared, names_of, rows_of, slower, time_of
-from benchmarks.results.figures import TITLES, fastest_peer, floor_of, is_host_bound, spread, times_of
+from benchmarks.results.figures import TITLES, fastest_baseline, floor_of, is_host_bound, spread, times_of
 from benchmarks.results.report import memory_text, time_text
 from benchmarks.results.schema import Row, Run
 
@@ -55,8 +55,16 @@ def losses(runs: Sequence[Run]) -> str:
             f"{compared(run)} entries."
         )
         lines = [
-            [label(row), where(row), ours, _cell(row, ours), peer, _cell(row, peer), _times(times, row, ours, peer)]
-            for times, row, ours, peer in found
+            [
+                label(row),
+                where(row),
+                ours,
+                _cell(row, ours),
+                baseline,
+                _cell(row, baseline),
+                _times(times, row, ours, baseline),
+            ]
+            for times, row, ours, baseline in found
         ]
         if lines:
             heads = ["", "", "fusedops", "time", "baseline", "time", "ratio"]
@@ -72,9 +80,9 @@ def _of_section(rows: Sequence[Row]) -> str:
         OURS: [_cell(row, OURS) for row in rows],
         "spread": [_spread(row) for row in rows],
         "floor": [_time(floor_of(row)) for row in rows],
-        "× floor": [_ratio(times_of(row, "copy")) for row in rows],
-        "× fastest": [_ratio(times_of(row, fastest_peer(row) or "")) for row in rows],
-        "memory": [memory_text(row["contenders"].get(OURS, {})) for row in rows],
+        "time / floor": [_ratio(times_of(row, "copy")) for row in rows],
+        "time / fastest": [_ratio(times_of(row, fastest_baseline(row) or "")) for row in rows],
+        "memory": [memory_text(row["implementations"].get(OURS, {})) for row in rows],
         **{name: [_cell(row, name) for row in rows] for name in names},
     }
     kept = {head: cells for head, cells in columns.items() if any(cells)}
@@ -101,11 +109,11 @@ def where(row: Row) -> str:
 
 def _cell(row: Row, name: str) -> str:
     """The time, or why there is none."""
-    contender: Mapping[str, Any] = row["contenders"].get(name, {})
-    problem = contender.get("problem")
+    implementation: Mapping[str, Any] = row["implementations"].get(name, {})
+    problem = implementation.get("problem")
     if problem:
         return "wrong" if problem.startswith("wrong") else "error"
-    return _time(time_of(row, name)) + f" {OF_HOST}" * is_host_bound(row, contender)
+    return _time(time_of(row, name)) + f" {OF_HOST}" * is_host_bound(row, implementation)
 
 
 def _time(seconds: float | None) -> str:
@@ -117,11 +125,11 @@ def _ratio(times: float | None) -> str:
 
 
 def _spread(row: Row) -> str:
-    return f"{spread(row['contenders'][OURS]):.0%}" if time_of(row, OURS) else ""
+    return f"{spread(row['implementations'][OURS]):.0%}" if time_of(row, OURS) else ""
 
 
-def _times(times: float, row: Row, ours: str, peer: str) -> str:
+def _times(times: float, row: Row, ours: str, baseline: str) -> str:
     """Whose quartiles overlap may have changed places by chance."""
-    both = [row["contenders"][name] for name in (ours, peer)]
+    both = [row["implementations"][name] for name in (ours, baseline)]
     near = times - 1 < sum(map(spread, both))
     return f"{times:.2f}{', within the spread' if near else ''}"

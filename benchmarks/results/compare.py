@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks.results.figures import TITLES, fastest_peer, seconds, spread
+from benchmarks.results.figures import TITLES, fastest_baseline, seconds, spread
 from benchmarks.results.report import time_text
 from benchmarks.results.schema import Row, Run
 
@@ -20,11 +20,13 @@ MIN_SPREAD = 0.02  # two runs of one program on an idle machine differ by this m
 class Move:
     framework: str
     key: str
-    contender: str
+    implementation: str
     old: float  # seconds
     new: float
     spread: float  # sum of both relative spreads
-    peers: float | None  # the fastest peer's new time over its old one; near `times`, the machine itself changed
+    baselines: (
+        float | None
+    )  # the fastest baseline's new time over its old one; near `times`, the machine itself changed
 
     @property
     def times(self) -> float:
@@ -32,7 +34,7 @@ class Move:
 
 
 def moves(old: Sequence[Run], new: Sequence[Run]) -> list[Move]:
-    """The moves of fusedops's contenders, the greatest slowdown first."""
+    """The moves of fusedops's implementations, the greatest slowdown first."""
     found = [move for before, now, framework in _pairs(old, new) for move in _moves(framework, before, now)]
     return sorted(found, key=lambda move: move.times, reverse=True)
 
@@ -65,28 +67,28 @@ def _pairs(old: Sequence[Run], new: Sequence[Run]) -> Iterator[tuple[Row, Row, s
 
 
 def _moves(framework: str, old: Row, new: Row) -> Iterator[Move]:
-    common = {name: x for name, x in new["contenders"].items() if seconds(old["contenders"].get(name))}
-    peer = fastest_peer({"contenders": common})
-    moved = (seconds(common[peer]) or 0) / (seconds(old["contenders"][peer]) or 1) if peer else None
-    for name, contender in new["contenders"].items():
-        other = old["contenders"].get(name)
-        before, now = seconds(other), seconds(contender)
+    common = {name: x for name, x in new["implementations"].items() if seconds(old["implementations"].get(name))}
+    baseline = fastest_baseline({"implementations": common})
+    moved = (seconds(common[baseline]) or 0) / (seconds(old["implementations"][baseline]) or 1) if baseline else None
+    for name, implementation in new["implementations"].items():
+        other = old["implementations"].get(name)
+        before, now = seconds(other), seconds(implementation)
         if not name.startswith("fusedops") or not before or not now:
             continue
-        both = max(MIN_SPREAD, spread(other) + spread(contender))
+        both = max(MIN_SPREAD, spread(other) + spread(implementation))
         if not 1 / (1 + both) <= now / before <= 1 + both:
             yield Move(framework, new["key"], name, before, now, both, moved)
 
 
 def _table(title: str, colour: str, some: Sequence[Move]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in ("", "row", "contender"):
+    for heading in ("", "row", "implementation"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("before", "now", "times", "spread", "fastest peer"):
+    for heading in ("before", "now", "times", "spread", "fastest baseline"):
         table.add_column(heading, justify="right", no_wrap=True)
     for move in some:
-        peers = f"{move.peers:.3g}" if move.peers else ""
+        baselines = f"{move.baselines:.3g}" if move.baselines else ""
         times = (time_text(move.old), time_text(move.new))
-        cells = (TITLES[move.framework], escape(move.key), escape(move.contender), *times)
-        table.add_row(*cells, f"[{colour}]{move.times:.3g}[/]", f"±{move.spread:.0%}", peers)
+        cells = (TITLES[move.framework], escape(move.key), escape(move.implementation), *times)
+        table.add_row(*cells, f"[{colour}]{move.times:.3g}[/]", f"±{move.spread:.0%}", baselines)
     return table

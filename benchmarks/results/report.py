@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.cases.case import CALLS, FIRST_USE, SECTIONS
-from benchmarks.results.figures import TITLES, fastest_peer, floor_of, seconds, spread, times_of
+from benchmarks.results.figures import TITLES, fastest_baseline, floor_of, seconds, spread, times_of
 from benchmarks.results.goals import not_slower, verdicts
 from benchmarks.results.schema import Row, Run
 
@@ -34,24 +34,24 @@ def _rate(work: float, row: Row, time: float) -> str:
     return f"{work / time / size:.4g} {unit}"
 
 
-def _cell(contender: Mapping[str, Any] | None, row: Row) -> str:
-    if not contender:
+def _cell(implementation: Mapping[str, Any] | None, row: Row) -> str:
+    if not implementation:
         return ""
-    time = seconds(contender)
+    time = seconds(implementation)
     if not time:
-        return (contender["problem"] or "")[:60]
-    lines = [_measured(contender), _rate(contender["work"], row, time), memory_text(contender)]
+        return (implementation["problem"] or "")[:60]
+    lines = [_measured(implementation), _rate(implementation["work"], row, time), memory_text(implementation)]
     return "\n".join(filter(None, lines))
 
 
-def _measured(contender: Mapping[str, Any]) -> str:
-    percent = 100 * spread(contender)
-    return f"{time_text(seconds(contender) or 0)} ±{percent:.{0 if percent >= 9.95 else 1}f}%"
+def _measured(implementation: Mapping[str, Any]) -> str:
+    percent = 100 * spread(implementation)
+    return f"{time_text(seconds(implementation) or 0)} ±{percent:.{0 if percent >= 9.95 else 1}f}%"
 
 
-def memory_text(contender: Mapping[str, Any]) -> str:
+def memory_text(implementation: Mapping[str, Any]) -> str:
     """The memory of a call: for models including weights and inputs, else beyond the inputs; empty below 1 MiB."""
-    used = contender.get("peak", contender.get("memory", 0))
+    used = implementation.get("peak", implementation.get("memory", 0))
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if used >= size:
             return f"{used / size:.3g} {unit}"
@@ -65,13 +65,13 @@ def _floor(row: Row) -> str:
 
 
 def _ours(row: Row) -> str:
-    cell, times = _cell(row["contenders"].get("fusedops"), row), times_of(row, "copy")
+    cell, times = _cell(row["implementations"].get("fusedops"), row), times_of(row, "copy")
     return f"{cell}\n{times:.3g} × floor" if times else cell
 
 
-def _peer(row: Row) -> str:
-    """The fastest peer, and fusedops's time over its time."""
-    name = fastest_peer(row)
+def _baseline(row: Row) -> str:
+    """The fastest baseline, and fusedops's time over its time."""
+    name = fastest_baseline(row)
     times = times_of(row, name) if name else None
     return f"{name}\nours: {times:.3g} ×" if times else name or ""
 
@@ -88,7 +88,7 @@ def line(run: Run, row: Row) -> str:
     name = _name(row).replace("\n", " ")
     if "problem" in row:
         return f"{name}: {row['problem']}"
-    cells = [f"{contender} {_cell(x, row)}" for contender, x in row["contenders"].items()]
+    cells = [f"{implementation} {_cell(x, row)}" for implementation, x in row["implementations"].items()]
     found = [f"{x.text} ({x.goal}): {x.verdict}" for x in verdicts([run], run, row)]
     return f"{name}: {'; '.join([*cells, *found])}".replace("\n", ", ")
 
@@ -116,12 +116,12 @@ def show(console: Console, runs: Sequence[Run]) -> None:
 
 
 def _table(title: str, runs: Sequence[Run], run: Run, rows: Sequence[Row], count: dict[str, int]) -> Table:
-    names = list(dict.fromkeys(name for row in rows for name in row["contenders"]))
+    names = list(dict.fromkeys(name for row in rows for name in row["implementations"]))
     others = [name for name in names if name not in ("fusedops", "copy")]
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     # Without a copy there is no floor: omit its column.
-    columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest peer", *others]
+    columns = ([FLOOR] if "copy" in names else []) + ["fusedops", "fastest baseline", *others]
     for name in columns:
         table.add_column(name, justify="right")
     goals_of = [verdicts(runs, run, row) for row in rows]
@@ -131,8 +131,8 @@ def _table(title: str, runs: Sequence[Run], run: Run, rows: Sequence[Row], count
         for verdict in found:
             count[verdict.verdict] += 1
         cells = [_floor(row)] if "copy" in names else []
-        cells += [_ours(row), _peer(row)]
-        cells += [_cell(row["contenders"].get(name), row) for name in others]
+        cells += [_ours(row), _baseline(row)]
+        cells += [_cell(row["implementations"].get(name), row) for name in others]
         measured = "\n".join(f"[{COLOURS[x.verdict]}]{x.text or x.verdict}[/]" for x in found)
         goals = "\n".join(f"[{COLOURS[x.verdict]}]{x.goal}: {x.verdict}[/]" for x in found)
         label = _name(row) + (f"\n{row['problem']}" if "problem" in row else "")

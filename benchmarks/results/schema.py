@@ -2,7 +2,7 @@
 
 Derived figures, which are not stored:
 
-time      the median of a contender's samples
+time      the median of an implementation's samples
 spread    half of the distance between their quartiles
 rate      `work` over time
 floor     the time of "copy" times the row's `work` over the copy's `work`
@@ -44,14 +44,14 @@ class Environment(_Machine, total=False):
     l2: int  # size of the L2 cache in bytes
 
 
-class _Contender(TypedDict):
+class _Implementation(TypedDict):
     work: float  # of one call: the case's, except for a copy
     problem: str | None  # the reason if there is no time: an error, or "wrong: ..."
 
 
-class Contender(_Contender, total=False):
-    # Seconds per call, one sample per round; all contenders share the rounds. In a trimmed run: minimum, quartiles and
-    # maximum.
+class Implementation(_Implementation, total=False):
+    # Seconds per call, one sample per round; all implementations share the rounds. In a trimmed run: minimum, quartiles
+    # and maximum.
     samples: list[float]
     host_share: float  # fraction of the time in which the host issued calls or waited in one; near 1: host time
     memory: int  # peak GPU memory of one call beyond the memory in use before: outputs and workspace
@@ -75,7 +75,7 @@ class _Row(TypedDict):
     cache: str  # "cold": inputs are read from memory; "warm": from a cache if they fit; "": host time
     frameworks: list[str]
     goals: list[dict[str, Any]]  # fields of case.Goal
-    contenders: dict[str, Contender]  # "fusedops" and others; "copy" defines the floor
+    implementations: dict[str, Implementation]  # "fusedops" and others; "copy" defines the floor
 
 
 class Row(_Row, total=False):

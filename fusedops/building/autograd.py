@@ -46,15 +46,15 @@ def build_autograd(
 
     A library that does not compile is left out: a future torch may lack some API. With it, autograd runs in Python.
     """
-    made = []
+    built = []
     for torch in {abi(torch_version(folder)): folder for folder in torches}.values():
         library = add_autograd(ninja, options, torch, operators)
         try:
             ninja.run(options.jobs, str(library), show=show)
-            made.append(library)
+            built.append(library)
         except BuildError as error:
             say(f"fusedops: {library.name} is left out: {error}")
-    return made
+    return built
 
 
 def add_autograd(ninja: NinjaFile, options: Options, torch: Path, operators: Path) -> Path:

@@ -66,10 +66,10 @@ def _cutlass_flags(ninja: NinjaFile, options: Options, cutlass: Cutlass) -> list
     # A link in the build folder: the headers' path changes with every isolated build of pip and may hold a space. The
     # version is part of the command, so ninja recompiles when the headers change.
     link = options.folder / "cutlass"
-    made = ninja.root / link
-    made.parent.mkdir(parents=True, exist_ok=True)
-    made.unlink(missing_ok=True)
-    made.symlink_to(cutlass.folder.resolve())
+    built = ninja.root / link
+    built.parent.mkdir(parents=True, exist_ok=True)
+    built.unlink(missing_ok=True)
+    built.symlink_to(cutlass.folder.resolve())
     return ["-isystem", str(link / "include"), f"-DFUSEDOPS_CUTLASS={cutlass.version}"]
 
 
@@ -116,7 +116,7 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
     def objects(rule: str, sources: Sequence[Path]) -> list[Path]:
         return [ninja.build(options.folder / f"{source}.o", rule, [source]) for source in sources]
 
-    made = []
+    built = []
     if cuda:
         compile_cu = nvcc(options, cuda.toolkit, _cutlass_flags(ninja, options, cuda.cutlass))
         rest = ["-c", "$in", "-o", "$out"]
@@ -129,6 +129,6 @@ def add_core(ninja: NinjaFile, options: Options, cuda: Cuda | None) -> list[Path
         kernels = ninja.sources(CORE, "*.cu")
         # These take by far the longest, so they start first and the build does not end waiting for them alone.
         if cuda.sm90:
-            made += objects("core_cu_sm90", [s for s in kernels if "sm90" in s.name])
-        made += objects("core_cu", [s for s in kernels if "sm90" not in s.name])
-    return objects("core_cpp", ninja.sources(CORE, "*.cpp")) + made
+            built += objects("core_cu_sm90", [s for s in kernels if "sm90" in s.name])
+        built += objects("core_cu", [s for s in kernels if "sm90" not in s.name])
+    return objects("core_cpp", ninja.sources(CORE, "*.cpp")) + built

@@ -13,7 +13,7 @@ from fusedops.version import VERSION
 
 
 def remove_facts(folder: Path) -> None:
-    """Called before a library is replaced: a library without facts is not loaded."""
+    """Called before a library is replaced: a library without `_build.json` is not loaded."""
     (folder / "_build.json").unlink(missing_ok=True)
 
 

@@ -102,10 +102,10 @@ def _built(version: str, say: Callable[[str], None], verbose: bool) -> Path:
         with alone(cache, say), progress(say, verbose) as show:
             if loading.fault(FRAMEWORK, folder=cache):  # another process may have built it meanwhile
                 remove_facts(cache)
-                made = _build(cache, sources, options, cuda, show)
-                for file in made:
+                built = _build(cache, sources, options, cuda, show)
+                for file in built:
                     file.chmod(0o700)
-                write_facts(cache, made, version=version, options=options, cuda=cuda, reason=reason)
+                write_facts(cache, built, version=version, options=options, cuda=cuda, reason=reason)
     say(f"fusedops: loading {cache / LIBRARY}")
     return cache
 

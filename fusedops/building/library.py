@@ -88,23 +88,23 @@ def compiled(library: Library) -> Iterator[Path]:
             if not _is_whole(folder / name):  # another process may have compiled it meanwhile
                 for stale in folder.glob("compiling-*"):  # of a process that was killed
                     shutil.rmtree(stale, ignore_errors=True)
-                with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as within:
-                    made = _compile(library, gpus, Path(within))
+                with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder) as temporary:
+                    built = _compile(library, gpus, Path(temporary))
                     if read(library.sources).key != library.key:  # the cache would hold it under the wrong key
                         raise BuildError("a source was changed while it was compiled; load it again")
-                    made.write_bytes(_sealed(made.read_bytes(), folder / name))
-                    made.chmod(0o700)
-                    os.replace(made, folder / name)
+                    built.write_bytes(_sealed(built.read_bytes(), folder / name))
+                    built.chmod(0o700)
+                    os.replace(built, folder / name)
         yield folder / name
         return
-    with tempfile.TemporaryDirectory(prefix="fusedops-") as within:
-        yield _compile(library, gpus, Path(within))
+    with tempfile.TemporaryDirectory(prefix="fusedops-") as temporary:
+        yield _compile(library, gpus, Path(temporary))
 
 
 def _without_compiler(library: Library, folder: Path | None) -> Path:
     """The largest cached library, since one with CUDA kernels is larger than one without."""
-    made = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_size) if folder else []
-    for file in reversed(made):
+    built = sorted(folder.glob("*.so"), key=lambda file: file.stat().st_size) if folder else []
+    for file in reversed(built):
         if _is_whole(file):
             return file
     compiler = library.options.cxx[0]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusedops.expressions.graph import Graph, copied, needed
-from fusedops.expressions.parse import FUNCTIONS, MOST_INPUTS, parse
+from fusedops.expressions.parse import FUNCTIONS, MAX_INPUTS, parse
 from fusedops.expressions.program import (
     NUMBER,
     TENSOR,
@@ -128,8 +128,8 @@ class Expression:
 def _checked(inputs: Sequence[str]) -> tuple[str, ...]:
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not all(isinstance(x, str) for x in inputs):
         raise TypeError(f"fusedops.elementwise: inputs must be a list of names; got {repr(inputs)[:80]}")
-    if not 0 < len(inputs) <= MOST_INPUTS:
-        fail(f"inputs must be at least one name and at most {MOST_INPUTS}; got {len(inputs)}")
+    if not 0 < len(inputs) <= MAX_INPUTS:
+        fail(f"inputs must be at least one name and at most {MAX_INPUTS}; got {len(inputs)}")
     for name in inputs:
         if not _WORD.fullmatch(name) or keyword.iskeyword(name) or name in FUNCTIONS:
             expected = "a word of letters, digits and underscores, and no function or word of Python"

@@ -12,10 +12,10 @@ from fusedops.expressions import expand
 from fusedops.expressions.graph import COMPARISONS, Graph, Node
 from fusedops.expressions.tokens import Token, fail, fail_at, read
 
-MOST_CHARACTERS = 10_000
-MOST_INPUTS = 8
-MOST_RESULTS = 4
-MOST_OPERATIONS = 500
+MAX_CHARACTERS = 10_000
+MAX_INPUTS = 8
+MAX_RESULTS = 4
+MAX_OPERATIONS = 500
 
 CONSTANTS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan}
 _OF_ONE = (
@@ -68,8 +68,8 @@ class _Pending(NamedTuple):
 
 def parse(text: str, inputs: Sequence[str] | None = None) -> Parsed:
     """The graph of an expression. By default the inputs are the unassigned names, in order of appearance."""
-    if len(text) > MOST_CHARACTERS:
-        fail(f"an expression must have at most {MOST_CHARACTERS} characters; got {len(text)}")
+    if len(text) > MAX_CHARACTERS:
+        fail(f"an expression must have at most {MAX_CHARACTERS} characters; got {len(text)}")
     return _Parser(text, inputs).parse()
 
 
@@ -133,8 +133,8 @@ class _Parser:
             found.append((node, first.text if plain else None))
             if self.token.text != ",":
                 return found
-            if len(found) == MOST_RESULTS:
-                self.fail(f"an expression must have at most {MOST_RESULTS} results", self.token, "got more")
+            if len(found) == MAX_RESULTS:
+                self.fail(f"an expression must have at most {MAX_RESULTS} results", self.token, "got more")
             self.advance()
 
     def expression(self) -> Node:
@@ -218,8 +218,8 @@ class _Parser:
 
     def apply(self, token: Token, operation: str, operands: list[Node]) -> None:
         self.operations += 1
-        if self.operations > MOST_OPERATIONS:
-            self.fail(f"an expression must have at most {MOST_OPERATIONS} operations", token, "got more")
+        if self.operations > MAX_OPERATIONS:
+            self.fail(f"an expression must have at most {MAX_OPERATIONS} operations", token, "got more")
         del self.values[-len(operands) :]
         expand_early = expand.EXPANDED_EARLY.get(operation)
         self.values.append(
@@ -237,8 +237,8 @@ class _Parser:
                 return self.graph.constant(CONSTANTS[name])
             if self.declared is not None:
                 self.fail(f"unknown input {name!r}", token, f"there are {', '.join(self.inputs)}")
-            if len(self.inputs) == MOST_INPUTS:
-                self.fail(f"an expression must have at most {MOST_INPUTS} inputs", token, "got more")
+            if len(self.inputs) == MAX_INPUTS:
+                self.fail(f"an expression must have at most {MAX_INPUTS} inputs", token, "got more")
             self.add_input(name)
         self.used.add(name)
         return self.inputs[name]

@@ -27,7 +27,7 @@ _NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
 
 TENSOR, OPTIONAL, NUMBER = range(3)  # kinds of inputs; an absent optional input counts as zero
 
-MOST_INPUTS, MOST_RESULTS = 24, 12  # limits of the core's operators, which no derivative exceeds
+MAX_INPUTS, MAX_RESULTS = 24, 12  # limits of the core's operators, which no derivative exceeds
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Definition:
     @cached_property
     def _backward(self) -> Definition:
         if self.backward_name is None:
-            raise ValueError(f"fusedops.{self.name}: a derivative must have at most {MOST_INPUTS} inputs; got more")
+            raise ValueError(f"fusedops.{self.name}: a derivative must have at most {MAX_INPUTS} inputs; got more")
         graph, inputs, upstream = Graph(), list(self.inputs), list[Node]()
         for node in self.graph.inputs:
             graph.input(node.uniform)
@@ -208,7 +208,7 @@ def define(
     like: the input of each result of a derivative.
     """
     found = program(expanded(graph, nodes))
-    differentiable = len(inputs) + len(results) <= MOST_INPUTS and len(inputs) <= MOST_RESULTS
+    differentiable = len(inputs) + len(results) <= MAX_INPUTS and len(inputs) <= MAX_RESULTS
     return Definition(
         name,
         inputs,
@@ -265,7 +265,7 @@ def _all_names(name: str, result: bool) -> tuple[str, ...]:
 
 
 _WORDS = (*dir(builtins), *keyword.kwlist, "name", "wanted")
-_MOST_CHARACTERS = 32  # of a name: the core takes 48, some of them for the prefixes of derivatives
+_MAX_CHARACTERS = 32  # of a name: the core takes 48, some of them for the prefixes of derivatives
 
 
 def input_names(names: Sequence[str]) -> list[str]:
@@ -274,7 +274,7 @@ def input_names(names: Sequence[str]) -> list[str]:
     free = _Names(_WORDS)
     found = []
     for name in names:
-        plain = re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")[:_MOST_CHARACTERS]
+        plain = re.sub("^_*([0-9]|$)", r"x\1", name.lower()).lstrip("_")[:_MAX_CHARACTERS]
         # In torch, the number for a scalar input x is x_value.
         found.append(free.new(f"{plain}_of" if plain.endswith("_value") else plain))
     return found
@@ -284,7 +284,7 @@ def result_names(inputs: Collection[str], plain: Sequence[str | None]) -> list[s
     """The results' own names where they have free ones; otherwise y, or y0, y1 and so on."""
     names = _Names([*inputs, *_WORDS])
     given = {place: name.lower() for place, name in enumerate(plain) if name and len(plain) > 1}
-    given = {place: name for place, name in given.items() if len(name) <= _MOST_CHARACTERS}
+    given = {place: name for place, name in given.items() if len(name) <= _MAX_CHARACTERS}
     own = {place: name for place, name in given.items() if names.new(name, result=True) == name}
     others = "y" if len(plain) == 1 else "y{}"
     return [own.get(place) or names.new(others.format(place), result=True) for place in range(len(plain))]

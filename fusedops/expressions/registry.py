@@ -10,7 +10,7 @@ from fusedops.expressions import compiler
 from fusedops.expressions.program import Definition
 from fusedops.expressions.structs import packed
 from fusedops.gradients.registry import GRADIENTS, Gradient, Tensor
-from fusedops.growth import Growth
+from fusedops.operator_table import OperatorTable
 
 
 class Registry:
@@ -18,13 +18,15 @@ class Registry:
 
     Args:
         library: the binding's library.
-        growth: extends the binding's table.
+        operator_table: extends the binding's table.
         added: gives the framework the operators that were added to the core.
         operators: has every operator as an attribute.
     """
 
-    def __init__(self, library: ctypes.CDLL, growth: Growth, added: Callable[[], None], operators: Any) -> None:
-        self.library, self.growth, self.added, self.operators = library, growth, added, operators
+    def __init__(
+        self, library: ctypes.CDLL, operator_table: OperatorTable, added: Callable[[], None], operators: Any
+    ) -> None:
+        self.library, self.operator_table, self.added, self.operators = library, operator_table, added, operators
         library.fusedops_define.restype = ctypes.c_char_p
         self.known: dict[str, str] = {}  # the keys of definitions whose operators are complete, by name
         self.failed: dict[str, Exception] = {}  # the errors of definitions that cannot be added, by key
@@ -33,7 +35,7 @@ class Registry:
     def operator(self, definition: Definition) -> Callable[..., Any]:
         """The function of a definition's operator, which is added on first use."""
         if self.known.get(definition.name) != definition.key:
-            with self.growth.lock:
+            with self.operator_table.lock:
                 self._add(definition)
         function: Callable[..., Any] = getattr(self.operators, definition.name)
         return function

@@ -154,14 +154,14 @@ def row(graph: Graph, op: str, term: Term, splits: int = 4) -> Term:
 
     The guard stays within the sum. The sum also has a guard: it is zero if no element's guard is 1.
     """
-    term = _opened(graph, term)
+    term = _mask_as_guard(graph, term)
     whole = _row_of_product(graph, op, term, splits)
     added, addends = _addends(graph, term.node)
     if splits and len(addends) > 1:
         split = Term(0.0, term.node)
         depth = 0
         for addend in addends:
-            opened = _opened(graph, replace(term, scale=addend.scale, node=addend.node))
+            opened = _mask_as_guard(graph, replace(term, scale=addend.scale, node=addend.node))
             part = _row_of_product(graph, op, opened, splits - 1)
             depth = max(depth, part.node.depth)
             split = total(graph, split, part)
@@ -172,7 +172,7 @@ def row(graph: Graph, op: str, term: Term, splits: int = 4) -> Term:
     return whole
 
 
-def _opened(graph: Graph, term: Term) -> Term:
+def _mask_as_guard(graph: Graph, term: Term) -> Term:
     """The same term with a guard in place of a mask, which would keep uniform factors within a sum."""
     while term.node.op == "where" and term.node.index >= graph.given:
         condition, *branches = term.node.operands
@@ -186,9 +186,9 @@ def _opened(graph: Graph, term: Term) -> Term:
 
 
 def _row_of_product(graph: Graph, op: str, term: Term, splits: int) -> Term:
-    scale, above, below = _factors(term.node)
-    outside, inside = _parted(above)
-    divisors, inner_divisors = _parted(below)
+    scale, numerators, denominators = _factors(term.node)
+    outside, inside = _split_uniform(numerators)
+    divisors, inner_divisors = _split_uniform(denominators)
     guard = _any_of_row(graph, term.guard)
     if not inside and not inner_divisors and guard is term.guard:
         reduced = _row_of_uniform(graph, op, outside)
@@ -216,28 +216,28 @@ def _row_of_uniform(graph: Graph, op: str, factors: list[Node]) -> Term:
 
 
 def _quotient(graph: Graph, node: Node, factors: Sequence[Node], divisors: Sequence[Node]) -> Node:
-    above, below = [node, *factors], list(divisors)
-    for factor in above[:]:
-        if factor in below:  # such as the sum of a softmax's exponentials
-            above.remove(factor)
-            below.remove(factor)
-    node = above[0] if above else graph.constant(1)
-    for factor in above[1:]:
+    numerators, denominators = [node, *factors], list(divisors)
+    for factor in numerators[:]:
+        if factor in denominators:  # such as the sum of a softmax's exponentials
+            numerators.remove(factor)
+            denominators.remove(factor)
+    node = numerators[0] if numerators else graph.constant(1)
+    for factor in numerators[1:]:
         node = graph.apply("mul", node, factor)
-    for divisor in below:
+    for divisor in denominators:
         node = graph.apply("div", node, divisor)
     return node
 
 
-def _parted(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+def _split_uniform(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     return [node for node in nodes if node.uniform], [node for node in nodes if not node.uniform]
 
 
 def _factors(node: Node) -> tuple[float, list[Node], list[Node]]:
     """A product's constant, factors and divisors; the node as the only factor if there are too many."""
-    scale, above, below, pending = 1.0, list[Node](), list[Node](), [node]
+    scale, numerators, denominators, pending = 1.0, list[Node](), list[Node](), [node]
     while pending:
-        if len(above) + len(below) + len(pending) > _MOST:
+        if len(numerators) + len(denominators) + len(pending) > _MOST:
             return 1.0, [node], []
         factor = pending.pop()
         if factor.op == "neg":
@@ -247,18 +247,18 @@ def _factors(node: Node) -> tuple[float, list[Node], list[Node]]:
             pending.extend(reversed(factor.operands))
         elif factor.op == "div":
             pending.append(factor.operands[0])
-            below.append(factor.operands[1])
+            denominators.append(factor.operands[1])
         elif _is_factor(factor):
             scale *= factor.value
         else:
-            above.append(factor)
-    return scale, above, below
+            numerators.append(factor)
+    return scale, numerators, denominators
 
 
 def _addends(graph: Graph, node: Node) -> tuple[Node, list[Term]]:
     """A sum among the node's factors, and the terms of the expanded product; the node alone if they are too many."""
-    scale, above, below = _factors(node)
-    sums = [factor for factor in above if factor.op in ("add", "sub")]
+    scale, numerators, denominators = _factors(node)
+    sums = [factor for factor in numerators if factor.op in ("add", "sub")]
     if len(sums) != 1:
         return node, [Term(1.0, node)]
     found, pending = list[Term](), [Term(scale, sums[0])]
@@ -273,5 +273,5 @@ def _addends(graph: Graph, node: Node) -> tuple[Node, list[Term]]:
             pending.append(Term(plain.scale, a))
         else:
             found.append(plain)
-    rest = [factor for factor in above if factor is not sums[0]]
-    return sums[0], [_plain(_quotient(graph, addend.node, rest, below)) * addend.scale for addend in found]
+    rest = [factor for factor in numerators if factor is not sums[0]]
+    return sums[0], [_plain(_quotient(graph, addend.node, rest, denominators)) * addend.scale for addend in found]

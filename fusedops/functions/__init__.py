@@ -19,14 +19,14 @@ from fusedops.functions import (
     activations,
     attention,
     elementwise,
+    expressions,
     loss,
     normalization,
-    own,
     products,
     rotary,
 )
 
-FAMILIES = (accumulation, activations, attention, elementwise, loss, normalization, own, products, rotary)
+FAMILIES = (accumulation, activations, attention, elementwise, loss, normalization, expressions, products, rotary)
 PUBLIC: tuple[Any, ...] = tuple(
     sorted(
         (
@@ -41,7 +41,7 @@ PUBLIC: tuple[Any, ...] = tuple(
 _NAMED = {function.__name__: function for function in PUBLIC}
 __all__ = [*_NAMED]
 # Functions from tensors to tensors. The others make functions, or are called for their effect.
-_OTHERS = {own.__name__, accumulation.__name__}
+_OTHERS = {expressions.__name__, accumulation.__name__}
 OF_TENSORS = [function.__name__ for function in PUBLIC if function.__module__ not in _OTHERS]
 
 NAME = inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")

@@ -51,7 +51,7 @@ def attention(
             to S. Those behind it are padding.
         softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
         dropout: the probability with which a probability is dropped, from 0 to below 1.
-        seed: as in `dropout`, which drops the same of a tensor of all probabilities, [..., H, T, S] in either layout.
+        seed: as in `dropout`, applied to the tensor of all probabilities, [..., H, T, S] in either layout.
             Unused if `dropout` is 0.
         seq_dim: the dimension that holds the positions, -3 or -2.
         return_lse: also returns the log-sum-exp of the scores, by which results over parts of the keys are merged.

@@ -14,17 +14,17 @@ Tensor = Any
 TensorLike = Any  # convertible to a tensor; in PyTorch a tensor
 Variable = Any  # mutated by a function; in PyTorch a tensor
 Refused: TypeAlias = NoReturn  # the type of arguments that a function refuses: see refusal.py
-ops: Operators = cast("Operators", None)  # a framework's
+ops: Operators = cast("Operators", None)  # set per framework by `define`
 
 
 def may_need_gradient(*tensors: Tensor | None) -> bool:
     """True if a backward may read tensors saved now. If that is unknown, False: the backward recomputes them."""
-    raise NotImplementedError  # a framework's
+    raise NotImplementedError  # set per framework by `define`
 
 
 def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Tensor:
     """The seed of a public function's call as an operator takes it."""
-    raise NotImplementedError  # a framework's
+    raise NotImplementedError  # set per framework by `define`
 
 
 def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] | None:
@@ -32,7 +32,7 @@ def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] 
 
     `not_sharded`: arguments that a call inside the context must not have.
     """
-    raise NotImplementedError  # a framework's
+    raise NotImplementedError  # set per framework by `define`
 
 
 def dtype_name(dtype: Any) -> str:

@@ -27,8 +27,8 @@ need the output.
     transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
     repeat_heads(x, like)                 repeats each head of x, for the heads of like [..., H, T, S]
     columns                               the column indices [S] of [..., T, S]
-    beside                                the diagonal's column in each row [T, 1]; the last row ends the last column
-    packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1] and column [S], and `beside` per sequence
+    diagonal                              the diagonal's column in each row [T, 1]; the last row ends the last column
+    packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1] and column [S], and `diagonal` per sequence
     probabilities(scores, masks)          softmax over the columns that all masks let through; 0 elsewhere
     log_sum_exp(scores, masks)            the log of the sum of these exponentials; -inf where none is visible
     vjp(function, inputs, upstream)       the gradients of inputs, by the framework's autograd

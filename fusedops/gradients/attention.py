@@ -38,7 +38,7 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
-    masks = _band(c, f.columns(scores), f.beside(scores))
+    masks = _band(c, f.columns(scores), f.diagonal(scores))
     if c.lengths is not None:
         lengths = f.expand_last(f.expand_last(f.expand_last(f.cast(c.lengths, f.columns(scores)))))
         masks.append(f.columns(scores) < lengths)
@@ -47,16 +47,16 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor,
     p = f.probabilities(scores, masks)
     if c.seed is not None:
         p = f.dropout(p, c.seed, rate=c.dropout)
-    y = _mean(f, p, v)
+    y = _weighted_values(f, p, v)
     return y if heads_first else f.exchange_heads(y), f.log_sum_exp(scores, masks)
 
 
 def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
-    own, others, beside = f.packed(scores, c.offsets_q, c.offsets_k)
-    masks = [own == others, *_band(c, f.columns(scores), beside)]
-    return f.exchange_heads(_mean(f, f.probabilities(scores, masks), v)), f.log_sum_exp(scores, masks)
+    query_segment, key_segment, diagonal = f.packed(scores, c.offsets_q, c.offsets_k)
+    masks = [query_segment == key_segment, *_band(c, f.columns(scores), diagonal)]
+    return f.exchange_heads(_weighted_values(f, f.probabilities(scores, masks), v)), f.log_sum_exp(scores, masks)
 
 
 def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
@@ -66,11 +66,11 @@ def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
     return c.softcap * f.tanh(scores / c.softcap) if c.softcap else scores
 
 
-def _band(c: Any, columns: Tensor, beside: Tensor) -> list[Tensor]:
-    """The masks of causality and of the window. `beside` is each query's key on the diagonal."""
-    masks = [columns <= beside] if c.causal else []
-    return [*masks, columns > beside - c.window] if c.window else masks
+def _band(c: Any, columns: Tensor, diagonal: Tensor) -> list[Tensor]:
+    """The masks of causality and of the window. `diagonal` is each query's key on the diagonal."""
+    masks = [columns <= diagonal] if c.causal else []
+    return [*masks, columns > diagonal - c.window] if c.window else masks
 
 
-def _mean(f: Any, p: Tensor, v: Tensor) -> Tensor:
+def _weighted_values(f: Any, p: Tensor, v: Tensor) -> Tensor:
     return f.product(p, f.repeat_heads(v, p))

@@ -32,22 +32,22 @@ def second_derivative(
         upstream: for each input of `forward`, the upstream gradient of that input's gradient; None if nothing flows.
             It is ignored for an absent input, which has no gradient.
     """
-    flowing = {
+    given_upstream = {
         name: gradient for name, gradient in upstream.items() if gradient is not None and getattr(c, name) is not None
     }
 
     def backward(**inputs: Tensor | None) -> tuple[Tensor, ...]:
         upstream_of_forward = [inputs.pop(name) for name in dy]
 
-        def of_flowing(*values: Tensor) -> tuple[Tensor, ...]:
-            results = forward(f, c, **{**inputs, **dict(zip(flowing, values, strict=True))})
+        def forward_of_inputs_with_gradient(*values: Tensor) -> tuple[Tensor, ...]:
+            results = forward(f, c, **{**inputs, **dict(zip(given_upstream, values, strict=True))})
             pairs = zip(results if isinstance(results, tuple) else (results,), upstream_of_forward, strict=True)
             return tuple(result for result, given in pairs if given is not None)
 
         given = tuple(x for x in upstream_of_forward if x is not None)
-        return tuple(f.vjp(of_flowing, [inputs[name] for name in flowing], given))
+        return tuple(f.vjp(forward_of_inputs_with_gradient, [inputs[name] for name in given_upstream], given))
 
-    return derivative(f, c, backward, (*dy, *upstream), tuple(flowing.values()))
+    return derivative(f, c, backward, (*dy, *upstream), tuple(given_upstream.values()))
 
 
 def derivative(

@@ -16,7 +16,7 @@ from fusedops.tf.derivatives import FORMULA_NAMES
 from fusedops.tf.operators import OPERATORS
 from fusedops.tf.tensors import TensorLike
 
-_REGISTRY = Registry(ctypes.CDLL(str(library.LIBRARY)), library.GROWTH, library.added, OPERATORS)
+_REGISTRY = Registry(ctypes.CDLL(str(library.LIBRARY)), library.OPERATOR_TABLE, library.added, OPERATORS)
 FORMULA_NAMES.add("_operator", _REGISTRY.operator)  # no operator's name begins with an underscore
 
 

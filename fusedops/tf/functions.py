@@ -6,7 +6,7 @@ The build writes their types, for editors and type checkers, into functions.pyi.
 from __future__ import annotations
 
 from fusedops.functions import OF_TENSORS, define, signature
-from fusedops.tf import expressions as own
+from fusedops.tf import expressions
 from fusedops.tf.naming import with_name
 from fusedops.tf.operators import OPERATORS as ops
 from fusedops.tf.randomness import seed_of

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusedops import declarations, growth, loading
+from fusedops import declarations, loading, operator_table
 from fusedops.declarations import Attribute, Operator
 from fusedops.tf import internals, text
 
@@ -33,14 +33,14 @@ KEEP = _RAW.fusedops_keep
 
 _CDLL.fusedops_tf_register_new.restype = ctypes.c_char_p
 _CDLL.fusedops_tf_op_list.restype = ctypes.c_void_p
-GROWTH = growth.Growth(_CDLL, TABLE)
-for_each = GROWTH.for_each
+OPERATOR_TABLE = operator_table.OperatorTable(_CDLL, TABLE)
+for_each = OPERATOR_TABLE.for_each
 
 
 @text.unconverted
 def added() -> None:
     """Registers the operators that were added to the core's table with TensorFlow."""
-    GROWTH.grow(_register)
+    OPERATOR_TABLE.extend(_register)
 
 
 def _register(operators: Sequence[Operator]) -> dict[str, Exception]:
@@ -64,8 +64,8 @@ def _register(operators: Sequence[Operator]) -> dict[str, Exception]:
 @text.unconverted
 def add(operators: Callable[[], Any]) -> None:
     """Adds the operators that a library exports by this function."""
-    with GROWTH.lock:
-        growth.add(_CDLL, operators)
+    with OPERATOR_TABLE.lock:
+        operator_table.add(_CDLL, operators)
         added()
 
 

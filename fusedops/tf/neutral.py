@@ -28,18 +28,18 @@ def _columns(x: tf.Tensor) -> tf.Tensor:
     return tf.range(tf.shape(x)[-1])
 
 
-def _beside(x: tf.Tensor) -> tf.Tensor:
+def _diagonal(x: tf.Tensor) -> tf.Tensor:
     rows, columns = tf.shape(x)[-2], tf.shape(x)[-1]
     return tf.expand_dims(tf.range(rows) + columns - rows, -1)
 
 
 def _packed(x: tf.Tensor, offsets_q: tf.Tensor, offsets_k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     rows = tf.range(tf.shape(x)[-2])
-    own = tf.searchsorted(offsets_q[1:], rows, side="right")
-    others = tf.searchsorted(offsets_k[1:], _columns(x), side="right")
+    query_segment = tf.searchsorted(offsets_q[1:], rows, side="right")
+    key_segment = tf.searchsorted(offsets_k[1:], _columns(x), side="right")
     further = tf.pad((offsets_k - offsets_q)[1:], [[0, 1]])  # padded for rows behind the last sequence
-    beside = rows + tf.gather(further, own)
-    return tf.expand_dims(own, -1), others, tf.expand_dims(beside, -1)
+    diagonal = rows + tf.gather(further, query_segment)
+    return tf.expand_dims(query_segment, -1), key_segment, tf.expand_dims(diagonal, -1)
 
 
 def _exchanged(x: tf.Tensor, places: Sequence[int]) -> tf.Tensor:
@@ -87,7 +87,7 @@ def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "beside": _beside,
+    "diagonal": _diagonal,
     "cast": lambda x, like: tf.cast(x, like.dtype),
     "columns": _columns,
     "compute": _compute,

@@ -14,7 +14,7 @@ from fusedops.torch import internals, library
 from fusedops.torch.derivatives import FORMULA_NAMES
 from fusedops.torch.operators import OPERATORS
 
-_REGISTRY = Registry(library.LIBRARY, library.GROWTH, library.added, OPERATORS)
+_REGISTRY = Registry(library.LIBRARY, library.OPERATOR_TABLE, library.added, OPERATORS)
 _is_compiling = torch.compiler.is_compiling
 _is_recorded = internals.is_recorded
 

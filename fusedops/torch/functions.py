@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fusedops.functions import define
-from fusedops.torch import expressions as own
+from fusedops.torch import expressions
 from fusedops.torch.errors import renamed
 from fusedops.torch.operators import OPERATORS as ops
 from fusedops.torch.randomness import seed_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fusedops import declarations, growth, loading
+from fusedops import declarations, loading, operator_table
 from fusedops.torch import internals
 
 
@@ -75,15 +75,15 @@ def overload(name: str) -> Callable[..., Any]:
 
 SIGNATURES: dict[str, Signature] = {}
 
-GROWTH = growth.Growth(LIBRARY, TABLE)
-for_each = GROWTH.for_each
+OPERATOR_TABLE = operator_table.OperatorTable(LIBRARY, TABLE)
+for_each = OPERATOR_TABLE.for_each
 LIBRARY.fusedops_torch_register_new.restype = ctypes.c_char_p
 
 
 @internals.before_tracing
 def added() -> None:
     """Registers operators that were added to the core's table with torch."""
-    GROWTH.grow(_register)
+    OPERATOR_TABLE.extend(_register)
 
 
 def _register(operators: Sequence[declarations.Operator]) -> dict[str, Exception]:
@@ -96,8 +96,8 @@ def _register(operators: Sequence[declarations.Operator]) -> dict[str, Exception
 @internals.before_tracing
 def add(operators: Callable[[], Any]) -> None:
     """Adds the operators of another library; `operators` is the function that it exports."""
-    with GROWTH.lock:
-        growth.add(LIBRARY, operators)
+    with OPERATOR_TABLE.lock:
+        operator_table.add(LIBRARY, operators)
         added()
 
 

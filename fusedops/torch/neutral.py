@@ -29,18 +29,18 @@ def _columns(x: Tensor) -> Tensor:
     return torch.arange(x.shape[-1], dtype=torch.int32, device=x.device)
 
 
-def _beside(x: Tensor) -> Tensor:
+def _diagonal(x: Tensor) -> Tensor:
     rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device)
     return (rows + (x.shape[-1] - x.shape[-2])).unsqueeze(-1)
 
 
 def _packed(x: Tensor, offsets_q: Tensor, offsets_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device)
-    own = torch.searchsorted(offsets_q[1:], rows, right=True)
-    others = torch.searchsorted(offsets_k[1:], _columns(x), right=True)
+    query_segment = torch.searchsorted(offsets_q[1:], rows, right=True)
+    key_segment = torch.searchsorted(offsets_k[1:], _columns(x), right=True)
     further = torch.nn.functional.pad((offsets_k - offsets_q)[1:], (0, 1))  # padded for rows after the last sequence
-    beside = rows + further[own]
-    return own.unsqueeze(-1), others, beside.unsqueeze(-1)
+    diagonal = rows + further[query_segment]
+    return query_segment.unsqueeze(-1), key_segment, diagonal.unsqueeze(-1)
 
 
 def _probabilities(scores: Tensor, masks: Sequence[Tensor]) -> Tensor:
@@ -92,7 +92,7 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
 
 # Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not support methods in a table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "beside": _beside,
+    "diagonal": _diagonal,
     "cast": lambda x, like: x.to(like.dtype),
     "columns": _columns,
     "compute": _compute,

@@ -18,7 +18,9 @@ def test_device_dtype_and_shape(any_backend, spec, dtype, random):
         exact = tuples(spec.reference(**sample.inputs, **sample.options))
         for name, output, expected in zip(spec.outputs, outputs, exact, strict=True):
             assert any_backend.device_of(output) == any_backend.device
-            assert any_backend.dtype_of(output) == (compute_dtype(dtype) if name in spec.wide_outputs else dtype)
+            assert any_backend.dtype_of(output) == (
+                compute_dtype(dtype) if name in spec.compute_dtype_outputs else dtype
+            )
             assert tuple(output.shape) == np.shape(expected)
         for name, gradient in gradients.items():
             assert any_backend.device_of(gradient) == any_backend.device
@@ -34,7 +36,7 @@ def test_float32_parameters(any_backend, spec, narrow, random):
     inputs = any_backend.tensors(sample, narrow, spec)
     outputs, gradients = any_backend.gradients(spec.name, inputs, sample.options, spec.differentiable(sample))
     for name, output in zip(spec.outputs, outputs, strict=True):
-        assert any_backend.dtype_of(output) == ("float32" if name in spec.wide_outputs else narrow)
+        assert any_backend.dtype_of(output) == ("float32" if name in spec.compute_dtype_outputs else narrow)
     for name, gradient in gradients.items():
         assert any_backend.dtype_of(gradient) == ("float32" if name in spec.parameters else narrow)
 

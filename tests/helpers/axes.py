@@ -13,7 +13,7 @@ from fusedops.axes import Division, Share, divisions, means
 from tests.helpers import float8
 from tests.helpers.updates import UPDATES
 
-MOST_ELEMENTS = 1000  # of a call's inputs: larger calls take long, and have the same axes
+MAX_ELEMENTS = 1000  # of a call's inputs: larger calls take long, and have the same axes
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def recorded(backend: Any, spec: Any, random: np.random.Generator) -> list[Opera
 
     torch = backend.torch
     for sample in (spec.sample((3, 4, 6), random), spec.sample((4, 6), random), *spec.more_samples(random)):
-        if sum(np.size(x) for x in sample.inputs.values()) > MOST_ELEMENTS:
+        if sum(np.size(x) for x in sample.inputs.values()) > MAX_ELEMENTS:
             continue
         wanted = spec.differentiable(sample)
         inputs = backend.leaves(backend.tensors(sample, "float64"), wanted)

@@ -37,8 +37,8 @@ class Expression(Specification):
         shapes: Mapping[str, Callable[[tuple[int, ...]], tuple[int, ...]]] | None = None,
         outputs: Sequence[str] = ("y",),
         least_rank: int = 1,
-        flat: float = 1.0,
-        of_values_only: bool = False,
+        low_curvature_scale: float = 1.0,
+        value_suites_only: bool = False,
         integers: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.text, self.outputs, self.least_rank = name, text, tuple(outputs), least_rank
@@ -46,7 +46,7 @@ class Expression(Specification):
         self.parameters = tuple(self.shapes)
         self.expression = expressions.Expression(text, None, name)
         self.definition = self.expression.definition()
-        self.scale, self.of_values_only = flat, of_values_only
+        self.scale, self.value_suites_only = low_curvature_scale, value_suites_only
         self.bad = tuple(self.bad_calls())
 
     @property
@@ -89,7 +89,7 @@ class Expression(Specification):
                 given = {**inputs, name: value}
                 yield Sample(given, name=f"{name}-of-{'x'.join(map(str, shape))}")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         inputs = self.sample((6, 32), random).inputs
         return Sample({name: x if name in self.integers else self.scale * x for name, x in inputs.items()})
 

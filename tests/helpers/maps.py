@@ -20,7 +20,7 @@ from tests.helpers.specification import Sample, Specification
 
 SIZE = 3
 MAX_SELECTED = 3  # up to this many tensors, all selections are mapped; beyond it, one, all, and all but one
-MOST_ELEMENTS = 1500
+MAX_ELEMENTS = 1500
 
 
 def equal_sizes(
@@ -38,7 +38,7 @@ def with_more_tensors(spec: Specification, random: np.random.Generator) -> Itera
     """Calls with optional inputs, such as masks of every rank."""
     usual = spec.sample((SIZE,) * max(1, spec.least_rank), random).tensors
     for sample in spec.more_samples(random):
-        is_small = sum(sample.inputs[name].size for name in sample.tensors) <= MOST_ELEMENTS
+        is_small = sum(sample.inputs[name].size for name in sample.tensors) <= MAX_ELEMENTS
         if is_small and not set(sample.tensors) <= set(usual):
             yield sample
 

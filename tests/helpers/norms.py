@@ -56,7 +56,7 @@ class Norm(Specification):
         yield sample((700, 3), name="many-rows")  # several per row chunk
         yield sample((0, 3), name="no-rows")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         inputs = self.sample((6, 32), random).inputs
         return Sample({**inputs, "x": 100 * inputs["x"]})
 

@@ -88,13 +88,13 @@ class Specification:
     signature: str  # of the public function
     short_names: Mapping[str, str] = {}  # public variants with fixed options: name -> signature
     outputs: tuple[str, ...] = ("y",)
-    wide_outputs: tuple[str, ...] = ()  # in the compute dtype
+    compute_dtype_outputs: tuple[str, ...] = ()  # in the compute dtype
     parameters: tuple[str, ...] = ()  # inputs that may be float32 if x is 16-bit
     not_differentiable: tuple[str, ...] = ()  # floating inputs without a gradient
     least_rank = 0  # from 1 on, the last dimension holds columns, and the operator is one over rows
     row_options: Mapping[str, Any] = {}  # options with which every output has rows
     bad: tuple[Bad, ...] = ()
-    of_values_only = False  # only the suites of its values apply
+    value_suites_only = False  # only the suites of its values apply
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # a row's bits do not depend on the other rows
     packed = False  # rows are concatenated, without a dimension of their own
@@ -115,7 +115,7 @@ class Specification:
 
     @property
     def function(self) -> str:
-        """The name by which the public function speaks of itself."""
+        """The name of the public function in its error sentences."""
         return self.name
 
     @property
@@ -135,7 +135,7 @@ class Specification:
         """Calls worth testing besides `sample` of a few shapes: options, numbers for tensors."""
         return ()
 
-    def flat(self, random: np.random.Generator) -> Sample:
+    def low_curvature_sample(self, random: np.random.Generator) -> Sample:
         """A call whose second derivatives, except sums over all elements, are below 0.1. Times upstream gradients of
         300 and 300, whose product exceeds float16, they are in range."""
         return self.sample((6, 32), random)

@@ -108,7 +108,7 @@ def test_a_training_step_has_no_buffer_of_all_scores(torch_cpu):
     assert int(done.stdout) < 64 * 1024  # KiB
 
 
-def test_rows_with_nothing_kept(any_backend, dtype, random):
+def test_fully_masked_rows(any_backend, dtype, random):
     """Results and gradients are zeros, without any effect on the keys' gradients: by the mask, by lengths and by
     causality."""
     keys = 3

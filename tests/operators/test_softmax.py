@@ -45,7 +45,7 @@ def test_masked_elements_of_a_nan_row_are_zero(any_backend, dtype):
 
 
 @pytest.mark.parametrize("columns", LENGTHS)
-def test_rows_with_nothing_kept(any_backend, columns, dtype, random):
+def test_fully_masked_rows(any_backend, columns, dtype, random):
     """Results and gradients are zeros for any masked values."""
     x = random.standard_normal((4, columns))
     x[1], x[2, ::2] = np.nan, np.inf

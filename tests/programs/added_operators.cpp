@@ -209,7 +209,7 @@ Status wide_rule(Rule& rule) {
   FUSEDOPS_TRY(rule.floating(0));
   for (int i = 1; i < kMaxInputs; ++i) FUSEDOPS_TRY(rule.same_as(i, 0));
   for (int i = 0; i < kMaxOutputs; ++i)
-    rule.outputs[i] = rule.attributes[AttributePlace<bool>{i}] ? rule.inputs[0] : Shape::of(rule.inputs[0].dtype, {0});
+    rule.outputs[i] = rule.attributes[AttributeIndex<bool>{i}] ? rule.inputs[0] : Shape::of(rule.inputs[0].dtype, {0});
   return {};
 }
 

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "ops/attention/attention_dispatch.h"
-#include "ops/loss/linear_cross_entropy_paths.h"
+#include "ops/loss/linear_cross_entropy_dispatch.h"
 #include "ops/products/matmul_dispatch.h"
 
 using namespace fusedops;
@@ -79,8 +79,8 @@ struct Reader {
     const View x = {tensor(), dtype, 2, x_sizes, x_strides}, gate = {tensor(), dtype, 2, sizes, gate_strides};
     const View up = {is_same ? gate.data : tensor(), dtype, 2, sizes, up_strides};
     Value values[3];
-    values[attribute_of<std::string>(kGatedLinear, "activation").place].string = "silu";
-    values[attribute_of<bool>(kGatedLinear, "transpose_weight").place].i64 = true;
+    values[attribute_of<std::string>(kGatedLinear, "activation").index].string = "silu";
+    values[attribute_of<bool>(kGatedLinear, "transpose_weight").index].i64 = true;
     const Operator op = {kGatedLinear};
     Call call(op);
     call.inputs[0] = &x, call.inputs[1] = &gate, call.inputs[2] = &up;
@@ -94,7 +94,7 @@ struct Reader {
     const double softcap = double(number());
     Matmul product(dtype, 1, m, n, k, {tensor(), false, k, 0}, {tensor(), true, k, 0}, tensor());
     product.to_sums(/*add=*/false).without_workspace();
-    return first_that_takes(kLogits, LogitsProblem{product, softcap, nullptr}, gpu).name;
+    return first_that_accepts(kLogits, LogitsProblem{product, softcap, nullptr}, gpu).name;
   }
 
   std::string kernel(const std::string& kind) {

@@ -36,7 +36,7 @@ from torch.utils.checkpoint import checkpoint
 import fusedops.torch as fo
 import fusedops.torch.optim as fused_optim
 from fusedops.torch.conversion import reported
-from tests.helpers.axes import MOST_ELEMENTS, assert_close, others, recorded, run, single, ways
+from tests.helpers.axes import MAX_ELEMENTS, assert_close, others, recorded, run, single, ways
 from tests.helpers.calls import function_of
 from tests.helpers.frameworks import backend as backend_of
 from tests.helpers.hugging_face import FAMILIES, Family
@@ -73,7 +73,7 @@ def placed(x: torch.Tensor, *placements: Any) -> DTensor:
 
 
 def full(y: DTensor) -> torch.Tensor:
-    """The whole tensor; of 8 bits as bytes, since gloo knows no float8."""
+    """The whole tensor; of 8 bits as bytes, since gloo does not support float8."""
     local = y.to_local()
     shards = local.view(torch.uint8) if local.element_size() == 1 else local
     whole_sizes = {"shape": y.shape, "stride": y.stride()}
@@ -149,7 +149,7 @@ def functions() -> None:
         samples = [*(spec.sample(shape, random) for shape in shapes), *itertools.islice(spec.more_samples(random), 2)]
         samples = samples[1:2] if is_simulated else samples  # the simulation of a mesh is slow
         for sample in samples:
-            if sum(np.size(x) for x in sample.inputs.values()) > MOST_ELEMENTS or not sample.tensors:
+            if sum(np.size(x) for x in sample.inputs.values()) > MAX_ELEMENTS or not sample.tensors:
                 continue
             given = backend.tensors(sample, "float64")
             names = sample.tensors

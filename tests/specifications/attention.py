@@ -97,7 +97,7 @@ class Attention(Specification):
         yield call(random, "dropout-tiles-mask", mask=(2, 1, 70, 132), dropout=0.75, **shape)
         yield call(random, "dropout-tiles-softcap", lengths=np.array([100, 130]), softcap=2.0, dropout=0.5, **shape)
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})
 
     def draw(self, shape, random):

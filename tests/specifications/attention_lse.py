@@ -17,7 +17,7 @@ class AttentionLse(Attention):
     function = "attention"
     code = "(lambda *inputs, **options: fo.attention(*inputs, **options, return_lse=True))"
     outputs = ("y", "lse")
-    wide_outputs = ("lse",)
+    compute_dtype_outputs = ("lse",)
 
     def made_by(self, functions):
         return partial(functions.attention, return_lse=True)

@@ -35,7 +35,7 @@ class AttentionVarlen(Specification):
         yield call(random, [3, 5], [4, 2], "softcap", softcap=1.5, scale=0.7)
         yield call(random, [3, 5], [4, 2], "scale", scale=-2.0)
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         sample = self.sample((6, 32), random)
         return Sample(sample.inputs, {"scale": 1e-2})
 

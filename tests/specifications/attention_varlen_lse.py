@@ -8,7 +8,7 @@ class AttentionVarlenLse(AttentionVarlen):
     function = "attention_varlen"
     code = "(lambda *inputs, **options: fo.attention_varlen(*inputs, **options, return_lse=True))"
     outputs = ("y", "lse")
-    wide_outputs = ("lse",)
+    compute_dtype_outputs = ("lse",)
 
     def made_by(self, functions):
         return partial(functions.attention_varlen, return_lse=True)

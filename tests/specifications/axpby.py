@@ -17,7 +17,7 @@ class Axpby(Specification):
         yield Sample({"a": 3, "x": x, "b": b}, name="integer")
         yield Sample({"a": np.array([[1.7]]), "x": x, "b": b}, name="one-element")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         """The two parts of the gradient of dy, da·x and a·dx, exceed float16; their sum often does not."""
         x, b = 300 * random.choice([-1.0, 1.0], size=(2, 6, 32))
         return Sample({"a": np.array(299.0), "x": x, "b": b})

@@ -26,7 +26,7 @@ class BiasAct(Specification):
         yield Sample({"x": np.array(0.7), "bias": None}, name="scalar")
         yield Sample({"x": random.normal(size=(20_000, 3)), "bias": random.normal(size=3)}, name="many-rows")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         x = random.choice([-4.0, 4.0], size=(6, 32))
         return Sample({"x": x, "bias": random.uniform(0, 0.1, size=32)})
 

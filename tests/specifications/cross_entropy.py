@@ -12,7 +12,7 @@ class CrossEntropy(Specification):
     name = "cross_entropy"
     signature = "(logits, labels, *, ignore_index=-100, label_smoothing=0.0, reduction='mean')"
     outputs = ("loss",)
-    wide_outputs = ("loss",)
+    compute_dtype_outputs = ("loss",)
     least_rank = 1
     row_options: Mapping[str, Any] = {"reduction": "none"}
 

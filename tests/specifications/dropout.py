@@ -12,7 +12,7 @@ class Dropout(Specification):
 
     def __init__(self, name: str, *others: str) -> None:
         self.name, self.others = name, others
-        self.of_values_only = not others  # for the function that is the other's derivative
+        self.value_suites_only = not others  # for the function that is the other's derivative
         self.signature = f"({', '.join(('x', *others))}, rate, seed=None)"
         self.bad = tuple(self.bad_calls())
 

@@ -9,4 +9,4 @@ powers = exp(-a) + log(a) + log1p(a) + expm1(-a) - rsqrt(a) * a ** 1.5 / (a + y 
 pieces = where(x < y, min(x, y), max(x, 0.5 * y)) + floor(x) * sign(y) + relu(-x)
 bounded + powers * pieces - smooth
 """
-SPECIFICATION = Expression("functions", TEXT, least_rank=0, of_values_only=True)
+SPECIFICATION = Expression("functions", TEXT, least_rank=0, value_suites_only=True)

@@ -1,3 +1,3 @@
 from tests.helpers.elementwise import Expression, columns
 
-SPECIFICATION = Expression("norm", "x * rsqrt(mean(x * x) + 1e-6) * w", {"w": columns}, flat=100.0)
+SPECIFICATION = Expression("norm", "x * rsqrt(mean(x * x) + 1e-6) * w", {"w": columns}, low_curvature_scale=100.0)

@@ -32,7 +32,7 @@ class GatedAct(Specification):
             name = f"packed-{'x'.join(map(str, shape))}"
             yield Sample({"gate": random.normal(size=shape), "up": None}, name=name)
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         return Sample({"gate": random.uniform(-9, -8, size=(6, 32)), "up": random.normal(size=(6, 32))})
 
     def draw(self, shape, random):

@@ -38,7 +38,7 @@ class GatedLinear(Specification):
             bias = random.normal(size=n)
             yield call(np.ones((m, k)), np.ones((n, k)), np.ones((n, k)), bias, bias, name=f"{m}x{k}x{n}")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         sample = self.sample((6, 32), random)
         small = {name: value / 8 if name.endswith("weight") else value for name, value in sample.inputs.items()}
         return Sample(small, {"activation": "sigmoid"})

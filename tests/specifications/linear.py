@@ -42,7 +42,7 @@ class Linear(Specification):
             inputs = {"x": np.ones((m, k)), "weight": np.ones((n, k)), "bias": random.normal(size=n)}
             yield Sample(inputs, {"activation": "tanh"}, name=f"{m}x{k}x{n}")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         sample = self.sample((6, 32), random)
         return Sample(sample.inputs, {"activation": "identity"})
 

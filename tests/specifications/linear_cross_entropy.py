@@ -16,7 +16,7 @@ class LinearCrossEntropy(Specification):
         "transpose_weight=True)"
     )
     outputs = ("loss",)
-    wide_outputs = ("loss",)
+    compute_dtype_outputs = ("loss",)
     shared = ("weight", "bias")
     least_rank = 1
     row_options: Mapping[str, Any] = {"reduction": "none"}
@@ -51,7 +51,7 @@ class LinearCrossEntropy(Specification):
             options = {"ignore_index": ignore_index, "reduction": "sum"}
             yield Sample({**sample.inputs, "labels": labels}, options, f"ignored-{ignore_index}")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         return call((6, 32), random, bias=True, reduction="none", size=1 / 8)
 
     def draw(self, shape, random):

@@ -17,7 +17,7 @@ class PolynomialActivation(Specification):
             yield Sample({"x": x}, {"coefficients": coefficients}, name=f"{count}-coefficients")
         yield Sample({"x": x}, {"coefficients": [1, 0, 2]}, name="integers")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         return Sample({"x": random.normal(size=(6, 32))}, {"coefficients": (0.0, 0.0, 1e-3, 1e-3)})
 
     def draw(self, shape, random):

@@ -17,7 +17,7 @@ class Scale(Specification):
         yield Sample({"x": x, "factor": -2}, name="integer")
         yield Sample({"x": x, "factor": np.array([0.7])}, name="one-element")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         """As for axpby."""
         return Sample({"x": 300 * random.choice([-1.0, 1.0], size=(6, 32)), "factor": np.array(299.0)})
 

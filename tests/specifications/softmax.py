@@ -44,7 +44,7 @@ class Softmax(Specification):
         yield Sample({"x": 1e4 * random.normal(size=(3, 33))}, name="large")
         yield Sample({"x": 1e4 + random.normal(size=(3, 33))}, name="far")
 
-    def flat(self, random):
+    def low_curvature_sample(self, random):
         return Sample({"x": random.normal(size=(6, 32))}, {"scale": 1e-2})
 
     def draw(self, shape, random):

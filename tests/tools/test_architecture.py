@@ -1,4 +1,4 @@
-"""A call of rms_norm runs through the files that docs/architecture.md lists."""
+"""Calls run through the files that docs/architecture.md lists for them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,42 @@ import fusedops
 from tests.helpers.running import ROOT
 from tests.helpers.torch_functions import autograd_in_cpp
 
-SECTION = (ROOT / "docs" / "architecture.md").read_text().split("### `rms_norm`, file by file\n")[1].split("\n## ")[0]
-ROWS = re.findall(r"^\| (both|PyTorch|TensorFlow|GPU) \| `([\w/.]+)` \| (.+) \|$", SECTION, re.M)
-COUNTS = re.findall(r"^\| (PyTorch|TensorFlow) \| (\d+) \| (\d+) \|$", SECTION, re.M)
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+SECTIONS = dict(re.findall(r"^### `(\w+)`, file by file\n(.*?)(?=^##)", PAGE, re.M | re.S))
+ROWS = {
+    operator: re.findall(r"^\| (both|PyTorch|TensorFlow|CPU|GPU) \| `([\w/.]+)` \| (.+) \|$", section, re.M)
+    for operator, section in SECTIONS.items()
+}
+# The files of all operators are listed for rms_norm alone.
+SHARED = [row for row in ROWS["rms_norm"] if not row[1].startswith(("core_cuda/ops/", "fusedops/functions/"))]
+ENTRIES = [(operator, file, text) for operator, rows in ROWS.items() for _, file, text in rows]
+COUNTS = re.findall(r"^\| (PyTorch|TensorFlow) \| (\d+) \| (\d+) \|$", SECTIONS["rms_norm"], re.M)
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
-# Generated functions, and the files that generate them.
+# Files of generated functions, by their names in tracebacks.
 GENERATED = {
-    "<fusedops.torch: rms_norm>": "fusedops/torch/calls.py",
-    "<fusedops.tf.rms_norm>": "fusedops/tf/calls.py",
-    "<fusedops.tf.gradient_of_rms_norm>": "fusedops/tf/steps.py",
+    r"<fusedops\.torch: \w+>": "fusedops/torch/calls.py",
+    r"<fusedops\.tf\.gradient_of_\w+>": "fusedops/tf/steps.py",
+    r"<fusedops\.tf\.\w+>": "fusedops/tf/calls.py",
 }
 MAX_FILES = 14
-FRESH_EPS = (0.01 + i / 1000 for i in itertools.count())  # values that no other call in the process has
+FRESH = (0.01 + i / 1000 for i in itertools.count())  # attributes that no other call in the process has
+VALUES = [[1.0, 2.0], [3.0, 4.0]]
+CALLS = {
+    "rms_norm": lambda b, x: b.functions.rms_norm(x, eps=next(FRESH)),
+    "attention": lambda b, x: b.functions.attention(*[x[None, :, None]] * 3, scale=next(FRESH)),
+    "linear_cross_entropy": lambda b, x: b.functions.linear_cross_entropy(
+        x, b.tensor(VALUES, "float32"), b.tensor([0, 1], "int64"), softcap=next(FRESH)
+    ),
+}
 
 
-def files(*kinds):
-    return [file for kind, file, _ in ROWS if kind in kinds]
+def files(operator, *kinds):
+    rows = ROWS[operator] + (SHARED if operator != "rms_norm" else [])
+    return [file for kind, file, _ in rows if kind in kinds]
 
 
-@pytest.mark.parametrize(("file", "text"), [row[1:] for row in ROWS], ids=files("both", "PyTorch", "TensorFlow", "GPU"))
-def test_each_file_has_the_names_of_its_entry(file, text):
+@pytest.mark.parametrize(("operator", "file", "text"), ENTRIES, ids=[f"{entry[0]}-{entry[1]}" for entry in ENTRIES])
+def test_each_file_has_the_names_of_its_entry(operator, file, text):
     package = Path(fusedops.__file__).parents[1]
     source = ((package if file.startswith("fusedops/") else ROOT) / file).read_text()
     for name in re.findall(r"`([\w:]+)(?:\(\))?`", text):
@@ -42,17 +58,21 @@ def test_each_file_has_the_names_of_its_entry(file, text):
 def test_the_counts_are_those_of_the_table():
     assert [title for title, _, _ in COUNTS] == list(TITLES.values())
     for title, on_cpu, on_gpu in COUNTS:
-        assert (int(on_cpu), int(on_gpu)) == (len(files("both", title)), len(files("both", title, "GPU")))
+        assert (int(on_cpu), int(on_gpu)) == (
+            len(files("rms_norm", "both", title)),
+            len(files("rms_norm", "both", title, "GPU")),
+        )
         assert max(int(on_cpu), int(on_gpu)) <= MAX_FILES
 
 
-def test_python_runs_in_the_files_of_the_table(any_backend):
+@pytest.mark.parametrize("operator", CALLS)
+def test_python_runs_in_the_files_of_the_table(any_backend, operator):
     """In the first call with these attributes, and its backward."""
     framework = any_backend.framework
     if framework == "torch" and not autograd_in_cpp():
         pytest.skip("autograd is in Python")
     package, seen = Path(fusedops.__file__).parents[1], set()
-    x, eps = any_backend.tensor([[1.0, 2.0], [3.0, 4.0]], "float32"), next(FRESH_EPS)
+    x = any_backend.tensor(VALUES, "float32")
 
     def note(frame, event, argument):
         if event == "call":
@@ -66,7 +86,7 @@ def test_python_runs_in_the_files_of_the_table(any_backend):
             sys.setprofile(None)
 
     def call():
-        return any_backend.functions.rms_norm(x, eps=eps)
+        return CALLS[operator](any_backend, x)
 
     if framework == "torch":
         x.requires_grad_()
@@ -77,6 +97,6 @@ def test_python_runs_in_the_files_of_the_table(any_backend):
             y = profiled(call)
         profiled(lambda: tape.gradient(y, x))
     inside = [Path(file) for file in seen if package / "fusedops" in Path(file).parents]
-    ran = {GENERATED[file] for file in seen if file.startswith("<fusedops")}
+    ran = {made for file in seen for name, made in GENERATED.items() if re.fullmatch(name, file)}
     ran |= {str(file.relative_to(package)) for file in inside}
-    assert ran == {file for file in files("both", TITLES[framework]) if file.endswith(".py")}
+    assert ran == {file for file in files(operator, "both", TITLES[framework]) if file.endswith(".py")}

@@ -16,9 +16,9 @@ from tests.helpers.running import ROOT
 pytest.importorskip("rich")
 
 
-from benchmarks.contenders import side_of
 from benchmarks.guard import __main__ as command_line
 from benchmarks.guard import judging, ratio
+from benchmarks.implementations import side_of
 
 COMMITTED = json.loads(judging.RATIOS.read_text())
 

@@ -36,7 +36,7 @@ FIGURE = re.compile(r"\d\s?(ms|µs|GiB|TFLOP/s|×|times as)\b")  # as a measurem
 DOCUMENTS = [str(path.relative_to(ROOT)) for path in blocks.documents(ROOT)]
 # The notes date each experiment, testing.md its soak; make families writes families.md.
 WITH_FIGURES = ("docs/notes/", "docs/testing.md", "docs/families.md")
-MOST_BYTES = 200_000  # of a picture
+MAX_BYTES = 200_000  # of a picture
 CONTENDERS = {
     "torch": ("fusedops", "eager", "compiled", "Liger", "copy"),
     "tf": ("fusedops", "eager", "fusedops, graph", "graph", "XLA", "copy"),
@@ -47,7 +47,7 @@ TIMES = {"fusedops": 1.0, "copy": 0.9}  # in some unit; the others take 2
 def row_of(case: Case, framework: str) -> dict[str, Any]:
     dice = random.Random(case.key)
     row = asdict(case) | {"key": case.key, "bytes": case.bytes, "flops": case.flops, "shape": list(case.shape)}
-    row["contenders"] = {
+    row["implementations"] = {
         name: {
             "work": case.work,
             "problem": None,
@@ -102,7 +102,7 @@ def test_every_block_is_in_a_document():
 def test_a_changed_result_changes_the_documents(tmp_path):
     runs = json.loads((FOLDER / "h200.json").read_text())
     for row in runs[0]["results"]:
-        ours = row["contenders"]["fusedops"]
+        ours = row["implementations"]["fusedops"]
         ours["samples"] = [2 * x for x in ours["samples"]]
     summary.write(runs, tmp_path / blocks.FOLDER / "h200.json")
     path = tmp_path / "docs/performance.md"
@@ -134,7 +134,7 @@ def test_charts_show_the_committed_runs(tmp_path):
     shown = set(re.findall(r"!\[[^]]+\]\(benchmarks/([^)]+)\)", (ROOT / "docs/benchmarks.md").read_text()))
     assert shown == committed - {speed.NAME}
     for name in committed:
-        assert (FOLDER / name).stat().st_size <= MOST_BYTES, name
+        assert (FOLDER / name).stat().st_size <= MAX_BYTES, name
         with Image.open(FOLDER / name) as shown_now, Image.open(drawn_to / name) as drawn:
             assert shown_now.text[style.SHOWS] == drawn.text[style.SHOWS], f"{name} shows other runs"
 
@@ -164,7 +164,7 @@ def test_the_command(tmp_path, all_runs, monkeypatch, capsys):
     for device in all_runs:
         for kind in PICTURES:
             picture = tmp_path / blocks.FOLDER / picture_name(f"the-{device}", kind)
-            assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size <= MOST_BYTES
+            assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size <= MAX_BYTES
             assert f"](benchmarks/{picture.name})" in text
     assert (tmp_path / blocks.FOLDER / speed.NAME).is_file()
 
@@ -182,11 +182,11 @@ def test_a_trimmed_run_has_the_same_median_and_spread(runs):
     trimmed = summary.trimmed(runs)
     for run, small in zip(runs, trimmed, strict=True):
         for row, little in zip(run["results"], small["results"], strict=True):
-            for name, contender in row["contenders"].items():
-                found = little["contenders"][name]
+            for name, implementation in row["implementations"].items():
+                found = little["implementations"][name]
                 assert len(found["samples"]) == 5
-                assert figures.seconds(found) == pytest.approx(statistics.median(contender["samples"]), rel=1e-3)
-                assert figures.spread(found) == pytest.approx(figures.spread(contender), abs=2e-3)
+                assert figures.seconds(found) == pytest.approx(statistics.median(implementation["samples"]), rel=1e-3)
+                assert figures.spread(found) == pytest.approx(figures.spread(implementation), abs=2e-3)
     assert summary.trimmed(trimmed) == trimmed
 
 
@@ -207,14 +207,14 @@ def test_runs_are_read_as_they_were_written(runs, tmp_path):
 def test_entries_with_a_faster_baseline(runs):
     assert "in 0 of" in tables.losses(runs[:1])
     row = row_in(runs, "cpu-rows/softmax/forward + backward/float32/4096x1024")
-    eager = row["contenders"]["eager"]
-    eager["samples"] = [0.5 * x for x in row["contenders"]["fusedops"]["samples"]]
+    eager = row["implementations"]["eager"]
+    eager["samples"] = [0.5 * x for x in row["implementations"]["fusedops"]["samples"]]
     text = tables.losses(runs[:1])
     assert "in 1 of" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| `softmax`"))
     assert line.split(" | ")[2] == "fusedops" and line.split(" | ")[4] == "eager" and line.endswith(" 2.00 |")
 
-    graph = runs[1]["results"][-1]["contenders"]
+    graph = runs[1]["results"][-1]["implementations"]
     graph["graph"]["samples"] = [0.99 * x for x in graph["fusedops, graph"]["samples"]]
     assert "fusedops, graph | " not in tables.losses(runs[1:])  # within the difference of two measurements
     for times, words in ((1.03, "1.03, within the spread |"), (1.5, "1.50 |")):
@@ -225,8 +225,8 @@ def test_entries_with_a_faster_baseline(runs):
 
 def test_no_time_is_shown_for_a_wrong_result(runs):
     row = row_in(runs, "cpu-rows/softmax/forward + backward/float32/4096x1024")
-    row["contenders"] |= {"eager": {"work": 1.0, "problem": "wrong: relative error 1"}}
-    row["contenders"] |= {"Liger": {"work": 1.0, "problem": "NotImplementedError: no"}}
+    row["implementations"] |= {"eager": {"work": 1.0, "problem": "wrong: relative error 1"}}
+    row["implementations"] |= {"Liger": {"work": 1.0, "problem": "NotImplementedError: no"}}
     (line,) = (
         line
         for table in tables.tables(runs[:1])
@@ -243,7 +243,7 @@ def test_a_picture_names_missing_data(kind, runs, tmp_path):
     draw = PICTURES[kind][1]
     for run in runs:
         for row in run["results"]:
-            row["contenders"].pop("copy", None)
+            row["implementations"].pop("copy", None)
         run["results"] = [row for row in run["results"] if row["section"] == "cpu"]
     problem = draw(runs, path)
     assert problem and problem.endswith(("measured", "operator", "other"))

@@ -39,22 +39,22 @@ from benchmarks.cases.case import (
     STEPS,
     WEIGHTS,
     Case,
-    attending,
+    attention_case,
+    bandwidth_case,
     decoding,
-    moving,
     product,
 )
 from benchmarks.cases.products import LAYERS, PRODUCTS
 from benchmarks.cases.selection import Selection, parse_shape
-from benchmarks.contenders import side_of
 from benchmarks.guard.judging import RATIOS
+from benchmarks.implementations import side_of
 from benchmarks.measuring import contest, runner
 from benchmarks.measuring.environment import environment
-from benchmarks.measuring.timing import Contender, Effort, HostClock
+from benchmarks.measuring.timing import Effort, HostClock, Implementation
 from benchmarks.operators import ELEMENTWISE, FLOAT8, OPERATORS, OVER_ROWS, layouts, models
 from benchmarks.results import compare, report, schema
 
-QUICK = Effort(round=0.0, total=0.0, least_rounds=3)
+QUICK = Effort(round=0.0, total=0.0, min_rounds=3)
 
 
 def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -98,10 +98,14 @@ def test_a_run_writes_all_fields(runs):
         for row in run["results"]:
             assert schema.Row.__required_keys__ <= row.keys() <= schema.Row.__annotations__.keys()
             assert (row["operator"], row["section"], row["shape"]) == ("relu", "call", [16])
-            assert {"fusedops", "eager"} <= row["contenders"].keys()
-            for contender in row["contenders"].values():
-                assert schema.Contender.__required_keys__ <= contender.keys() <= schema.Contender.__annotations__.keys()
-                assert contender["problem"] is None and len(contender["samples"]) >= 3
+            assert {"fusedops", "eager"} <= row["implementations"].keys()
+            for implementation in row["implementations"].values():
+                assert (
+                    schema.Implementation.__required_keys__
+                    <= implementation.keys()
+                    <= schema.Implementation.__annotations__.keys()
+                )
+                assert implementation["problem"] is None and len(implementation["samples"]) >= 3
 
 
 def test_equal_results_show_no_change(results):
@@ -113,13 +117,13 @@ def test_equal_results_show_no_change(results):
 @pytest.mark.parametrize("times, title", [(5.0, "Slower than before"), (0.2, "Faster than before")])
 def test_a_changed_entry_is_found(runs, tmp_path, times, title, capsys, monkeypatch):
     for row in runs[0]["results"]:  # as on an idle machine: a busy one's spread would hide any change
-        ours = row["contenders"]["fusedops"]
+        ours = row["implementations"]["fusedops"]
         ours["samples"] = [1e-6] * len(ours["samples"])
     new = copy.deepcopy(runs)
     row = new[0]["results"][0]
-    row["contenders"]["fusedops"]["samples"] = [x * times for x in row["contenders"]["fusedops"]["samples"]]
+    row["implementations"]["fusedops"]["samples"] = [x * times for x in row["implementations"]["fusedops"]["samples"]]
     (move,) = compare.moves(runs, new)
-    assert (move.framework, move.key, move.contender) == ("torch", row["key"], "fusedops")
+    assert (move.framework, move.key, move.implementation) == ("torch", row["key"], "fusedops")
     assert move.times == pytest.approx(times)
 
     before, now = tmp_path / "before.json", tmp_path / "now.json"
@@ -134,11 +138,15 @@ def test_a_changed_entry_is_found(runs, tmp_path, times, title, capsys, monkeypa
 def test_a_change_within_the_spread_is_ignored(runs):
     for run in runs:
         for row in run["results"]:
-            row["contenders"] = {"fusedops": {"work": 1.0, "problem": None, "samples": [1e-6, 1.2e-6, 1.4e-6, 1.6e-6]}}
+            row["implementations"] = {
+                "fusedops": {"work": 1.0, "problem": None, "samples": [1e-6, 1.2e-6, 1.4e-6, 1.6e-6]}
+            }
     new = copy.deepcopy(runs)
     for run in new:
         for row in run["results"]:
-            row["contenders"]["fusedops"]["samples"] = [x * 1.15 for x in row["contenders"]["fusedops"]["samples"]]
+            row["implementations"]["fusedops"]["samples"] = [
+                x * 1.15 for x in row["implementations"]["fusedops"]["samples"]
+            ]
     assert not compare.moves(runs, new)
 
 
@@ -153,22 +161,22 @@ def shown_as(row: dict[str, Any], framework: str) -> dict[str, str]:
 
 
 def test_the_table_shows_time_spread_and_memory():
-    case = moving("rows", "cuda", "relu", "forward", "float32", (8, 2**20))
+    case = bandwidth_case("rows", "cuda", "relu", "forward", "float32", (8, 2**20))
     samples = [90e-6, 95e-6, 100e-6, 105e-6, 110e-6]
     ours = {"work": case.work, "problem": None, "samples": samples, "memory": 3 * 2**20}
     copied = {"work": case.work, "problem": None, "samples": [x / 2 for x in samples]}
-    row = {"key": case.key, **asdict(case), "contenders": {"fusedops": ours, "copy": copied}}
+    row = {"key": case.key, **asdict(case), "implementations": {"fusedops": ours, "copy": copied}}
     shown = shown_as(row, "torch")
     assert shown["fusedops"].startswith("100 µs ±5.0% 671.1 GB/s 3 MiB 2 × floor")
     assert shown["floor"] == "50 µs 1342 GB/s"
 
 
 def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
-    contenders = f"benchmarks.contenders.{any_backend.framework}.side.public"
-    monkeypatch.setattr(contenders, lambda package, case: lambda x: package.relu(x) + 1)
+    implementations = f"benchmarks.implementations.{any_backend.framework}.side.public"
+    monkeypatch.setattr(implementations, lambda package, case: lambda x: package.relu(x) + 1)
     section = "cpu" if any_backend.device == "cpu" else "stream"
-    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
-    ours, eager = row["contenders"]["fusedops"], row["contenders"]["eager"]
+    row = measured(bandwidth_case(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    ours, eager = row["implementations"]["fusedops"], row["implementations"]["eager"]
     assert "samples" not in ours and "memory" not in ours and ours["problem"].startswith("wrong: relative error")
     assert eager["problem"] is None and len(eager["samples"]) >= 3
     shown = shown_as(row, any_backend.framework)
@@ -176,36 +184,38 @@ def test_a_wrong_result_shows_no_time(any_backend, measured, monkeypatch):
     assert "±" in shown["eager"]
 
 
-def failing_from_the_third_call() -> Contender:
+def failing_from_the_third_call() -> Implementation:
     def call():
         calls.append(None)
         if len(calls) > 2:
             raise RuntimeError("\nan illegal memory access")
 
     calls: list[None] = []
-    return Contender(call, HostClock(), checked=False)
+    return Implementation(call, HostClock(), checked=False)
 
 
 @pytest.fixture
-def with_a_failing_peer(any_backend, monkeypatch):
+def with_a_failing_baseline(any_backend, monkeypatch):
     side = side_of(any_backend.framework)
-    contenders = side.contenders
-    monkeypatch.setattr(side, "contenders", lambda *row: {"peer": failing_from_the_third_call, **contenders(*row)})
+    implementations = side.implementations
+    monkeypatch.setattr(
+        side, "implementations", lambda *row: {"baseline": failing_from_the_third_call, **implementations(*row)}
+    )
     return side
 
 
-def test_a_contender_that_fails_while_it_is_timed_is_left_out(any_backend, with_a_failing_peer, measured):
+def test_an_implementation_that_fails_while_it_is_timed_is_left_out(any_backend, with_a_failing_baseline, measured):
     section = "cpu" if any_backend.device == "cpu" else "stream"
-    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    row = measured(bandwidth_case(section, any_backend.device, "relu", "forward", "float32", (64,)))
     assert "problem" not in row
-    assert row["contenders"]["peer"] == {"work": 512.0, "problem": "RuntimeError: an illegal memory access"}
-    assert len(row["contenders"]["fusedops"]["samples"]) >= 3
+    assert row["implementations"]["baseline"] == {"work": 512.0, "problem": "RuntimeError: an illegal memory access"}
+    assert len(row["implementations"]["fusedops"]["samples"]) >= 3
 
 
-def test_another_process_measures_the_rest_after_a_crash(any_backend, with_a_failing_peer, monkeypatch, tmp_path):
+def test_another_process_measures_the_rest_after_a_crash(any_backend, with_a_failing_baseline, monkeypatch, tmp_path):
     path = tmp_path / "run.json"
     where = ("cpu", "cpu") if any_backend.device == "cpu" else ("stream", "cuda")
-    rows = [moving(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
+    rows = [bandwidth_case(*where, operator, "forward", "float32", (64,)) for operator in ("relu", "scale")]
     monkeypatch.setattr(runner, "_keep_freed_memory", lambda: None)  # for all later tests of this process
 
     def measure(**options: bool) -> tuple[bool, list[schema.Row]]:
@@ -215,7 +225,11 @@ def test_another_process_measures_the_rest_after_a_crash(any_backend, with_a_fai
     for module in (contest, runner):
         monkeypatch.setattr(module, "is_usable", lambda side, device: False)
     whole, (row,) = measure()
-    assert not whole and row["contenders"]["peer"]["crashed"] and "peer has left the GPU unusable" in row["problem"]
+    assert (
+        not whole
+        and row["implementations"]["baseline"]["crashed"]
+        and "baseline has left the GPU unusable" in row["problem"]
+    )
 
     for module in (contest, runner):
         monkeypatch.setattr(module, "is_usable", lambda side, device: True)
@@ -223,8 +237,8 @@ def test_another_process_measures_the_rest_after_a_crash(any_backend, with_a_fai
     gc.unfreeze()
     assert whole and [row["operator"] for row in found] == ["relu", "scale"]
     assert not any("problem" in row for row in found)
-    assert [row["contenders"]["peer"].get("crashed") for row in found] == [True, None]
-    assert all("samples" in row["contenders"]["fusedops"] for row in found)
+    assert [row["implementations"]["baseline"].get("crashed") for row in found] == [True, None]
+    assert all("samples" in row["implementations"]["fusedops"] for row in found)
 
 
 @pytest.mark.parametrize(
@@ -244,8 +258,8 @@ def test_processes_that_end_early(statuses, problem, tmp_path, monkeypatch):
         part.write_text(json.dumps(written))
         return subprocess.CompletedProcess(command, statuses[len(commands) - 1])
 
-    case = moving("cpu", "cpu", "relu", "forward", "float32", (64,))
-    row = {"key": case.key, **asdict(case), "contenders": {}}
+    case = bandwidth_case("cpu", "cpu", "relu", "forward", "float32", (64,))
+    row = {"key": case.key, **asdict(case), "implementations": {}}
     written = {"framework": "torch", "environment": environment(), "results": [row], "notes": []}
     arguments = ["--framework", "torch", "--device", "cpu", "--section", "cpu", "--output", str(output)]
     monkeypatch.setattr(sys, "argv", ["benchmarks", *arguments])
@@ -268,9 +282,9 @@ def test_a_time_counts_without_its_memory(any_backend, measured, monkeypatch):
     side = side_of(any_backend.framework)
     monkeypatch.setattr(side, "memory", memory)
     section = "cpu" if any_backend.device == "cpu" else "stream"
-    row = measured(moving(section, any_backend.device, "relu", "forward", "float32", (64,)))
+    row = measured(bandwidth_case(section, any_backend.device, "relu", "forward", "float32", (64,)))
     assert "problem" not in row
-    assert all("samples" in x and "memory" not in x for x in row["contenders"].values())
+    assert all("samples" in x and "memory" not in x for x in row["implementations"].values())
 
 
 @pytest.mark.parametrize("operator", [*ELEMENTWISE, *OVER_ROWS], ids=lambda operator: operator.name)
@@ -282,7 +296,7 @@ def test_calls_leave_no_tensor_behind(tf_cpu, operator):
         gc.collect()
         return sum(issubclass(type(x), side.tf.Tensor) for x in gc.get_objects())
 
-    case = moving("cpu-rows", "cpu", operator.name, BOTH, "float32", operator.smallest)
+    case = bandwidth_case("cpu-rows", "cpu", operator.name, BOTH, "float32", operator.smallest)
     for function in (side.public(side.fo, case), side.formula(case)):
         call = side.call(case, function, side.inputs(case))
         call()
@@ -304,7 +318,7 @@ def test_a_library_that_cannot_be_compared_is_named_in_a_line(torch_cpu, monkeyp
     def functions(name, module):
         raise RuntimeError("it does not fit\nand here is why")
 
-    libraries = importlib.import_module("benchmarks.contenders.torch.libraries")
+    libraries = importlib.import_module("benchmarks.implementations.torch.libraries")
     monkeypatch.setattr(libraries, "LIBRARIES", [(*library, "a.module")])
     monkeypatch.setattr(libraries, "FUNCTIONS", {})
     monkeypatch.setattr(libraries, "_functions", functions)
@@ -316,7 +330,7 @@ def small_cases(device: str) -> list[Case]:
     """Every operator, forward and backward, in a section whose inputs may have any size."""
     section = "cpu-rows" if device == "cpu" else "rows"
     found = [
-        moving(section, device, operator.name, variant, "float32", operator.smallest)
+        bandwidth_case(section, device, operator.name, variant, "float32", operator.smallest)
         for operator in (*ELEMENTWISE, *OVER_ROWS)
         for variant in ("forward", BOTH)
     ]
@@ -334,23 +348,23 @@ def test_every_operator_is_measured(any_backend, measured):
         expression = ["fusedops, expression"] * layouts.has_both(case)
         products = ["products"] * (case.is_layer and any_backend.framework == "torch")
         for name in ("fusedops", *expression, *products, "eager"):
-            contender = row["contenders"][name]
-            assert contender["problem"] is None, (case.key, name, contender["problem"])
-            assert ("memory" in contender) == (any_backend.device == "cuda")
+            implementation = row["implementations"][name]
+            assert implementation["problem"] is None, (case.key, name, implementation["problem"])
+            assert ("memory" in implementation) == (any_backend.device == "cuda")
         assert row["flops"] > 0 and row["bytes"] > 0
 
 
 def test_attention_is_measured(any_backend, measured):
     device, shape = any_backend.device, (1, 64, 2, 16)
     section = "attention-cpu" if device == "cpu" else "attention"
-    cases = [attending(section, device, f"attention{kind}", BOTH, "float32", shape) for kind in ("", "_causal")]
+    cases = [attention_case(section, device, f"attention{kind}", BOTH, "float32", shape) for kind in ("", "_causal")]
     cases += [decoding(device, "float32", shape)] * (any_backend.framework == "torch")
     for case in cases:
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
         for name in ("fusedops", "eager"):
-            contender = row["contenders"][name]
-            assert contender["problem"] is None, (case.key, name, contender["problem"])
+            implementation = row["implementations"][name]
+            assert implementation["problem"] is None, (case.key, name, implementation["problem"])
 
 
 def test_first_uses(any_backend, measured):
@@ -360,8 +374,10 @@ def test_first_uses(any_backend, measured):
     for case in cases:
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
-        assert all(contender["problem"] is None for contender in row["contenders"].values()), row["contenders"]
-        assert min(row["contenders"]["fusedops"]["samples"]) > 1e-4
+        assert all(implementation["problem"] is None for implementation in row["implementations"].values()), row[
+            "implementations"
+        ]
+        assert min(row["implementations"]["fusedops"]["samples"]) > 1e-4
 
 
 @pytest.mark.parametrize("section", ["small", "decoding", "growth", "launch", "seeds", "python", "call-gpu"])
@@ -372,15 +388,17 @@ def test_small_inputs_on_a_gpu(torch_gpu, section):
         case for case in all_cases() if case.section == section and case.device == "cuda" and "torch" in case.frameworks
     )
     row = contest.measured(side, case, QUICK, quick=True)
-    assert "problem" not in row and row["contenders"]["fusedops"]["problem"] is None
-    contender = side.contenders(case, side.inputs(case))["fusedops"]()
-    outputs = (contender.once or contender.call)()
+    assert "problem" not in row and row["implementations"]["fusedops"]["problem"] is None
+    implementation = side.implementations(case, side.inputs(case))["fusedops"]()
+    outputs = (implementation.once or implementation.call)()
     size = sum(x.nbytes for x in (outputs if isinstance(outputs, tuple) else (outputs,)))
-    assert 0 < size <= row["contenders"]["fusedops"]["memory"]  # a call allocates its results
+    assert 0 < size <= row["implementations"]["fusedops"]["memory"]  # a call allocates its results
 
 
 def test_a_cold_clock_flushes_between_calls(torch_cpu, monkeypatch):
-    clocks, caches = (importlib.import_module(f"benchmarks.contenders.torch.{name}") for name in ("clocks", "caches"))
+    clocks, caches = (
+        importlib.import_module(f"benchmarks.implementations.torch.{name}") for name in ("clocks", "caches")
+    )
     batches: list[int] = []
 
     def time(clock, call, count):
@@ -397,7 +415,7 @@ def test_a_cold_clock_flushes_between_calls(torch_cpu, monkeypatch):
 @pytest.mark.parametrize("milliseconds, host_is_measured", [(0.5, False), (30, True)])
 def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, host_is_measured):
     """Calls of a few microseconds on the GPU, which the host issues much more slowly; the GPU sleeps 50 ms at most."""
-    clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
+    clocks, torch = importlib.import_module("benchmarks.implementations.torch.clocks"), torch_gpu.torch
     x = torch.ones(1024, device="cuda")
 
     def call() -> None:
@@ -412,7 +430,7 @@ def test_a_gpu_sleeps_until_the_host_is_done(torch_gpu, alone, milliseconds, hos
 
 def test_a_graph_holds_what_it_reads(torch_gpu):
     """A library may get copies of the inputs that only the graph refers to."""
-    clocks, torch = importlib.import_module("benchmarks.contenders.torch.clocks"), torch_gpu.torch
+    clocks, torch = importlib.import_module("benchmarks.implementations.torch.clocks"), torch_gpu.torch
     inputs = [torch.full((2**20,), float(i), device="cuda") for i in range(8)]
     whole, alive = clocks.graph(torch.square, [(x,) for x in inputs]), [weakref.ref(x) for x in inputs]
     del inputs
@@ -423,11 +441,11 @@ def test_a_graph_holds_what_it_reads(torch_gpu):
 
 def test_inputs_that_a_cache_holds_rotate(torch_gpu):
     side = side_of("torch")
-    caches = importlib.import_module("benchmarks.contenders.torch.caches")
-    small = moving("small", "cuda", "relu", "forward", "bfloat16", (1, 4096))
+    caches = importlib.import_module("benchmarks.implementations.torch.caches")
+    small = bandwidth_case("small", "cuda", "relu", "forward", "bfloat16", (1, 4096))
     turns = caches.copies(small, side.inputs(small))
-    assert len({values["x"].data_ptr() for values in turns}) == len(turns) == caches.MOST_COPIES
-    large = moving("stream", "cuda", "relu", "forward", "float32", (caches.cache_size(),))
+    assert len({values["x"].data_ptr() for values in turns}) == len(turns) == caches.MAX_COPIES
+    large = bandwidth_case("stream", "cuda", "relu", "forward", "float32", (caches.cache_size(),))
     assert len(caches.copies(large, side.inputs(large))) == 1
 
 
@@ -520,12 +538,12 @@ def test_whole_steps_and_optimizers_are_measured(any_backend, measured, section)
     )
     row = measured(replace(case, device=any_backend.device))
     assert "problem" not in row, row["problem"]
-    assert any(name.startswith("fusedops") for name in row["contenders"])
-    for name, contender in row["contenders"].items():
-        assert contender["problem"] is None, (name, contender["problem"])
-        assert min(contender["samples"]) > 0
+    assert any(name.startswith("fusedops") for name in row["implementations"])
+    for name, implementation in row["implementations"].items():
+        assert implementation["problem"] is None, (name, implementation["problem"])
+        assert min(implementation["samples"]) > 0
         if any_backend.device == "cuda" and section == STEPS:
-            assert contender["peak"] > contender["memory"]  # with its weights and moments
+            assert implementation["peak"] > implementation["memory"]  # with its weights and moments
 
 
 @pytest.mark.slow
@@ -542,15 +560,15 @@ def test_steps_on_several_devices(torch_backend, tmp_path, module):
     assert [row["variant"] for row in found["results"]] == [case.name for case in distributed.cases_of(module)]
     for row in found["results"]:
         assert "problem" not in row, row["problem"]
-        assert {"fusedops"} < row["contenders"].keys()
-        for name, contender in row["contenders"].items():
-            assert contender["problem"] is None, (name, contender["problem"])
-            assert len(contender["samples"]) == 3 and min(contender["samples"]) > 0
+        assert {"fusedops"} < row["implementations"].keys()
+        for name, implementation in row["implementations"].items():
+            assert implementation["problem"] is None, (name, implementation["problem"])
+            assert len(implementation["samples"]) == 3 and min(implementation["samples"]) > 0
 
 
 def test_ranks_agree_on_the_slowest(torch_cpu, monkeypatch):
     """All ranks decide by the same time, otherwise one would stop before the other."""
-    ranks = importlib.import_module("benchmarks.contenders.torch.ranks")
+    ranks = importlib.import_module("benchmarks.implementations.torch.ranks")
     reduced = []
 
     def all_reduce(x, op=ranks.dist.ReduceOp.SUM):

@@ -74,6 +74,15 @@ def test_kernels_and_functions():
         assert (ROOT / file).is_file(), file
 
 
+def test_the_table_has_all_kernels():
+    lines = re.findall(r"^\| `.*_…?kernel.*|^\| `attention_….*", PAGE, re.M)
+    listed = [name.replace("…", r"\w*") for line in lines for name in re.findall(r"`([\w…]+)", line)]
+    bounds = r"(?:\s*__\w+__\((?:[^()]|\([^()]*\))*\))*"  # __launch_bounds__, __maxnreg__
+    kernels = re.findall(rf"__global__ void{bounds}\s*(\w+)\(", CORE)
+    assert len(kernels) > 40
+    assert [kernel for kernel in kernels if not any(re.fullmatch(name, kernel) for name in listed)] == []
+
+
 def test_sentences_of_errors():
     folders = (Path(fusedops.__file__).parent, ROOT / "torch_binding")
     sources = [path for folder in folders for path in folder.rglob("*")]

@@ -40,12 +40,12 @@ def plan(framework: str, way: str, operator: str = "rms_norm", **choices) -> Pla
         "dtype": "float64",
         "wide_parameters": False,
         "shape": (2, 3, 5),
-        "other": 0,
+        "sample_index": 0,
         "any_options": True,
         "any_layout": way != "jvp",
         "some_gradients": False,
         "threads": 2,
-        "beside": True,
+        "is_cross_checked": True,
     }
     return Plan(seed=1, framework=framework, device="cpu", operator=operator, way=way, **{**options, **choices})
 

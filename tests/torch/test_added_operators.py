@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from fusedops import growth
+from fusedops import operator_table
 from tests.helpers.added_operators import compiled
 from tests.helpers.running import run_program
 
@@ -38,7 +38,7 @@ def test_invalid_operators_are_refused(added):
         if refused is None:
             break
         with pytest.raises(ValueError, match=f"^{re.escape(sentence.value.decode())}$"):
-            growth.add(library.LIBRARY, lambda refused=refused: refused)
+            operator_table.add(library.LIBRARY, lambda refused=refused: refused)
     assert place > 10
     library.added()
     assert before == library.TABLE

@@ -83,7 +83,7 @@ def test_masks_equal_those_of_transformers(torch_cpu, transformers, kind, size, 
     expected = masking_utils.sdpa_mask(**given, allow_is_causal_skip=False)
     for offset in (first_query, torch.tensor(first_query)):
         got = masks.mask(**{**given, "q_offset": offset}, **may_be_short)
-        kept = masks.kept(got, queries, keys, kind != "both ways", window)
+        kept = masks.visible(got, queries, keys, kind != "both ways", window)
         full = kept.full(queries, keys, "cpu")
         full = torch.ones(1, 1, 1, 1, dtype=torch.bool) if full is None else full
         assert full.expand(3, 1, queries, keys).equal(expected.expand(3, 1, queries, keys))
@@ -274,7 +274,7 @@ SKIPPED = {
         "llama",
         {"attn_implementation": "eager", "output_attentions": True},
     ),
-    "2 LlamaAttention, flex_attention: it is flex_attention, which somebody has chosen": (
+    "2 LlamaAttention, flex_attention: it is flex_attention, which was chosen by user code": (
         "llama",
         {"attn_implementation": "flex_attention"},
     ),

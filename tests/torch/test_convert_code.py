@@ -252,7 +252,7 @@ def code(function):
 def test_tokens(one, other, is_same):
     assert (code(one) == code(other)) is is_same
     assert code(first).attributes == ("a", "b") and code(the_same).attributes == ("b", "a")
-    assert code(handing_on_more).handed_on == (frozenset({"mask", "scale", "rest"}),)
+    assert code(handing_on_more).forwarded == (frozenset({"mask", "scale", "rest"}),)
 
 
 def with_positional(self, x, *others, mask=None):

@@ -15,7 +15,7 @@ Draw = Callable[[Sequence[Run], Path], str | None]
 
 # Name of the file -> (alternative text, draw function).
 PICTURES: dict[str, tuple[str, Draw]] = {
-    "floor": ("Fraction of the floor that each operator reaches, beside its peers", floor.draw),
+    "floor": ("Fraction of the floor that each operator reaches, beside its baselines", floor.draw),
     "roofline": ("Rooflines: arithmetic per second against arithmetic per byte", roofline.draw),
     "growth": ("Time against the number of elements, of rows, and the length of a row", growth.draw),
     "calls": ("Time of a Python call on a few numbers", calls.draw),

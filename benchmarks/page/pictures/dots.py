@@ -1,4 +1,4 @@
-"""Dot plots: a panel per framework, a line per operator and direction, a dot per contender."""
+"""Dot plots: a panel per framework, a line per operator and direction, a dot per implementation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.operators import OPERATORS
 from benchmarks.page.pictures import style
 from benchmarks.results.schema import Row
 
-Values = Mapping[str, float]  # contender -> x coordinate of its dot
+Values = Mapping[str, float]  # implementation -> x coordinate of its dot
 Line = tuple[str, str]  # (operator, variant)
 ORDER = list(OPERATORS)
 

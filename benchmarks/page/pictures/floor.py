@@ -1,4 +1,4 @@
-"""The floor over the time, for each operator and peer: at 1 it takes as long as a copy."""
+"""The floor over the time, for each operator and baseline: at 1 it takes as long as a copy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.page.pictures import style
 from benchmarks.page.pictures.dots import lines, panels
 from benchmarks.page.summary import OURS, names_of, rows_of, time_of
-from benchmarks.results.figures import PEERS, TITLES, floor_of
+from benchmarks.results.figures import BASELINES, TITLES, floor_of
 from benchmarks.results.schema import Row, Run
 
 SECTIONS = ("rows", "stream", "cpu-rows", "cpu")
@@ -24,7 +24,7 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
         ax.axvline(1, color=style.GREY, linewidth=1)
         ax.set_xlim(left=0)
     names = names_of(row for rows in found.values() for row in rows)
-    style.legend(figure, [name for name in names if name in (OURS, *PEERS)])
+    style.legend(figure, [name for name in names if name in (OURS, *BASELINES)])
     style.save(figure, path, runs)
     return None
 
@@ -37,4 +37,4 @@ def _rows(run: Run) -> list[Row]:
 
 def _fractions(row: Row) -> dict[str, float]:
     floor = floor_of(row) or 0.0
-    return {name: floor / time for name in (OURS, *PEERS) if (time := time_of(row, name))}
+    return {name: floor / time for name in (OURS, *BASELINES) if (time := time_of(row, name))}

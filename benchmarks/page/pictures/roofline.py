@@ -15,7 +15,7 @@ from matplotlib.text import OffsetFrom
 from benchmarks.cases.case import SIZES
 from benchmarks.page.pictures import style
 from benchmarks.page.summary import OURS, time_of
-from benchmarks.results.figures import TITLES, fastest_peer
+from benchmarks.results.figures import TITLES, fastest_baseline
 from benchmarks.results.schema import Row, Run
 
 LEADER = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7}
@@ -37,9 +37,11 @@ def draw(runs: Sequence[Run], path: Path) -> str | None:
         _panel(ax, f"{TITLES[run['framework']]}, {dtype}", rows, _bandwidth(run))
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
-    peers = dict.fromkeys(peer for rows in panels.values() for row in rows if (peer := fastest_peer(row)))
+    baselines = dict.fromkeys(
+        baseline for rows in panels.values() for row in rows if (baseline := fastest_baseline(row))
+    )
     hollow = {"other than forward": style.look(OURS, filled=False)}
-    style.legend(figure, [OURS, *(name for name in style.LOOKS if name in peers)], hollow)
+    style.legend(figure, [OURS, *(name for name in style.LOOKS if name in baselines)], hollow)
     style.save(figure, path, runs)
     return None
 
@@ -56,7 +58,7 @@ def _panel(ax: Any, title: str, rows: Sequence[Row], bandwidth: float) -> None:
     ax.text(0.03, 0.97, roofs, transform=ax.transAxes, va="top")
     for row in rows:
         filled = "backward" not in row["variant"]
-        for name in (fastest_peer(row), OURS):
+        for name in (fastest_baseline(row), OURS):
             if name and (speed := _speed(row, name)):
                 ax.plot(_intensity(row), speed, markersize=6, linestyle="", **style.look(name, filled=filled))
     ax.set_xscale("log")
@@ -102,7 +104,7 @@ def _rows(run: Run, dtype: str) -> list[Row]:
 def _bandwidth(run: Run) -> float:
     """The highest bandwidth of a copy, in bytes per second."""
     copies = [row for row in run["results"] if row["section"] in SECTIONS and time_of(row, "copy")]
-    return max((row["contenders"]["copy"]["work"] / (time_of(row, "copy") or 1) for row in copies), default=0.0)
+    return max((row["implementations"]["copy"]["work"] / (time_of(row, "copy") or 1) for row in copies), default=0.0)
 
 
 def _intensity(row: Row) -> float:

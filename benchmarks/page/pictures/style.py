@@ -1,4 +1,4 @@
-"""The style of all pictures: each contender has the same colour and marker everywhere."""
+"""The style of all pictures: each implementation has the same colour and marker everywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.page.summary import OURS
 from benchmarks.results.schema import Run
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow, which is too pale on white. Markers distinguish
-# contenders in greyscale.
+# implementations in greyscale.
 LOOKS = {
     OURS: ("#0072B2", "o"),
     "eager": ("#E69F00", "s"),
@@ -51,7 +51,7 @@ plt.rcParams.update(
 
 
 def look(name: str, *, filled: bool = True) -> dict[str, Any]:
-    """The look of a contender. fusedops under a graph or XLA has our colour and the mode's marker, hollow."""
+    """The look of an implementation. fusedops under a graph or XLA has our colour and the mode's marker, hollow."""
     mode = name.removeprefix(f"{OURS}, ")
     colour, marker = LOOKS.get(name, OTHERS)
     if mode != name:

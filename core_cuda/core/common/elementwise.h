@@ -18,11 +18,11 @@ inline constexpr bool kDraws = requires(Function function) { function.seed; };
 template <const Signature& kOp>
 consteval auto tensor_places() {
   constexpr auto kIsElements = [](const Input& input) { return input.kind == Kind::tensor && !input.parameter; };
-  std::array<int, std::count_if(kOp.inputs.begin(), kOp.inputs.end(), kIsElements)> places{};
+  std::array<int, std::count_if(kOp.inputs.begin(), kOp.inputs.end(), kIsElements)> indices{};
   size_t count = 0;
   for (size_t i = 0; i < kOp.inputs.size(); ++i)
-    if (kIsElements(kOp.inputs[i])) places[count++] = static_cast<int>(i);
-  return places;
+    if (kIsElements(kOp.inputs[i])) indices[count++] = static_cast<int>(i);
+  return indices;
 }
 
 // Pointers to the elements of an operator's tensors.

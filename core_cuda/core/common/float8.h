@@ -80,12 +80,12 @@ FUSEDOPS_HD uint8_t float8_from(float x) {
   return static_cast<uint8_t>(magnitude > 0x7f800000 ? Format::kNaN : rounded | ((bits >> 24) & 0x80));
 }
 
-// Indices of the float8 arguments in a signature, or kNowhere if the result is not in 8 bits.
+// Indices of the float8 arguments in a signature, or kAbsent if the result is not in 8 bits.
 struct Float8Places {
   int scale, y, scales;  // input, outputs
-  AttributePlace<std::string> scaling, dtype;
+  AttributeIndex<std::string> scaling, dtype;
 
-  constexpr bool are_there() const { return scales != kNowhere; }
+  constexpr bool are_there() const { return scales != kAbsent; }
 };
 
 // Not a constructor: in templates, nvcc does not call consteval constructors.

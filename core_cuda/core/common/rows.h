@@ -8,7 +8,7 @@
 namespace fusedops {
 
 // The gradient of a weight is a sum over rows. Each row chunk is summed sequentially, then the chunks' sums pairwise.
-// The partition, and so the bits, depends on the number of rows alone.
+// The partition, and so the bits, depends on the number of rows and on `side_by_side` alone.
 struct RowChunks {
   int64_t rows = 0;  // in a chunk; the last one may have fewer
   int64_t count = 0;
@@ -26,7 +26,7 @@ inline RowChunks row_chunks_of(int64_t rows, int64_t side_by_side = 1) {
   return {size, ceil_divide(rows, size)};
 }
 
-inline constexpr int kMostCluster = 8;  // blocks: CUDA's portable limit, and the number that fits on 8 multiprocessors
+inline constexpr int kMaxCluster = 8;  // blocks: CUDA's portable limit, and the number that fits on 8 multiprocessors
 
 // The cluster size for a row of `size` elements of which each block holds `tile`: the smallest sufficient power of two,
 // or the largest cluster. It depends on the length of the row alone, as does the order of its sum.
@@ -35,7 +35,7 @@ inline constexpr int kMostCluster = 8;  // blocks: CUDA's portable limit, and th
 // scheduled. One block processes the row then, as on a GPU without clusters.
 inline int cluster_of(int64_t size, int64_t tile, int multiprocessors) {
   int blocks = 1;
-  while (blocks * tile < size && blocks < kMostCluster) blocks *= 2;
+  while (blocks * tile < size && blocks < kMaxCluster) blocks *= 2;
   return blocks <= multiprocessors ? blocks : 1;
 }
 

@@ -20,9 +20,9 @@ namespace fusedops::cuda {
 template <class T, int kPacks, class Kernel>
 RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPackSize<T>) {
   const int fewest = unit / kPackSize<T>;
-  const RowGroups block = row_groups<T, kPacks>(size, kLeastBlockThreads, most, fewest);
+  const RowGroups block = row_groups<T, kPacks>(size, kMinBlockThreads, most, fewest);
   if (block.holds(size)) return block;
-  RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kRowThreads);
+  RowGroups groups = row_groups<T, kPacks>(size, kMinBlockThreads, kRowThreads);
   if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
   groups.cluster = cluster_of(size, groups.tile, device_attribute(cudaDevAttrMultiProcessorCount));
   const int64_t of_all = int64_t(groups.cluster) * unit;
@@ -83,9 +83,9 @@ class RowCluster {
   // The values of all blocks of the cluster, by rank. A value is the same in all threads of its block. Every thread
   // must call this equally often, at least once; it is a cluster barrier.
   template <class V>
-  __device__ const V* gather(const V& value, V (&values)[2][kMostCluster]) {
+  __device__ const V* gather(const V& value, V (&values)[2][kMaxCluster]) {
     buffer_ ^= 1;  // double buffering: other blocks may still read the last values
-    V(&gathered)[kMostCluster] = values[buffer_];
+    V(&gathered)[kMaxCluster] = values[buffer_];
 #if __CUDA_ARCH__ >= 900
     const auto cluster = cooperative_groups::this_cluster();
     if (!is_cluster_started_)
@@ -98,7 +98,7 @@ class RowCluster {
   }
 
   template <class V, class Combine>
-  __device__ V combined(const V& value, V (&values)[2][kMostCluster], Combine combine) {
+  __device__ V combined(const V& value, V (&values)[2][kMaxCluster], Combine combine) {
     if (groups_.cluster == 1) return value;
     const V* of_blocks = gather(value, values);
     V all = of_blocks[0];
@@ -107,7 +107,7 @@ class RowCluster {
   }
 
   template <class V>
-  __device__ V sum(const V& value, V (&values)[2][kMostCluster]) {
+  __device__ V sum(const V& value, V (&values)[2][kMaxCluster]) {
     return combined(value, values, [](const V& a, const V& b) { return a + b; });
   }
 

@@ -15,8 +15,7 @@ constexpr int packs_of(RowVariant variant) { return variant == RowVariant::few ?
 inline RowVariant variant_of(const RowGroups& groups, int64_t rows, int64_t size) {
   if (!groups.holds(size)) return RowVariant::tiles;
   if (groups.cluster > 1) return RowVariant::cluster;
-  return groups.threads > kMostRowThreads / 2 || is_multi_wave(groups.blocks(rows)) ? RowVariant::many
-                                                                                    : RowVariant::few;
+  return groups.threads > kMaxRowThreads / 2 || is_multi_wave(groups.blocks(rows)) ? RowVariant::many : RowVariant::few;
 }
 
 }  // namespace fusedops::cuda

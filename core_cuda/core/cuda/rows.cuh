@@ -11,9 +11,9 @@
 
 namespace fusedops::cuda {
 
-inline constexpr int kLeastBlockThreads = 128;
-inline constexpr int kMostRowThreads = 1024;  // per block
-inline constexpr int kRowThreads = 512;       // two blocks per multiprocessor at 64 registers a thread
+inline constexpr int kMinBlockThreads = 128;
+inline constexpr int kMaxRowThreads = 1024;  // per block
+inline constexpr int kRowThreads = 512;      // two blocks per multiprocessor at 64 registers a thread
 
 // The distribution of rows over threads. Each thread holds kPacks packs of its row in registers; a longer row is
 // processed in several tiles (row_cluster.cuh).
@@ -59,7 +59,7 @@ inline RowGroups groups_of(int threads, int least, int tile) {
 // The fewest threads that hold a row of `size` elements with kPacks packs each: many bytes in flight per thread reach
 // memory bandwidth. Blocks have at least `least` threads, rows from `fewest` to `most`.
 template <class T, int kPacks>
-RowGroups row_groups(int64_t size, int least = kLeastBlockThreads, int most = kMostRowThreads, int fewest = 1) {
+RowGroups row_groups(int64_t size, int least = kMinBlockThreads, int most = kMaxRowThreads, int fewest = 1) {
   const int64_t packs = (size + kPackSize<T> - 1) / kPackSize<T>;
   const int64_t wanted = std::clamp<int64_t>((packs + kPacks - 1) / kPacks, fewest, most);
   const int threads = static_cast<int>(std::bit_ceil(static_cast<uint64_t>(wanted)));
@@ -69,7 +69,7 @@ RowGroups row_groups(int64_t size, int least = kLeastBlockThreads, int most = kM
 // Half the packs in twice the threads, for few rows, which are bound by latency. The sums have the same bits with
 // RowThread::half() and one partial sum per half thread where threads are whole.
 inline RowGroups with_half_the_packs(const RowGroups& groups) {
-  return groups_of(2 * groups.threads, kLeastBlockThreads, groups.tile);
+  return groups_of(2 * groups.threads, kMinBlockThreads, groups.tile);
 }
 
 // The position of a thread: its row, and its index among the row's threads. kThreads: the number of threads per row if

@@ -21,19 +21,19 @@ class Attributes {
  public:
   Attributes(const Value* values = nullptr) : values_(values) {}
 
-  double operator[](AttributePlace<double> at) const { return values_[at.place].f64; }
-  int64_t operator[](AttributePlace<int64_t> at) const { return values_[at.place].i64; }
-  bool operator[](AttributePlace<bool> at) const { return values_[at.place].i64 != 0; }
-  const std::string& operator[](AttributePlace<std::string> at) const { return values_[at.place].string; }
-  const std::vector<double>& operator[](AttributePlace<std::vector<double>> at) const { return values_[at.place].f64s; }
+  double operator[](AttributeIndex<double> at) const { return values_[at.index].f64; }
+  int64_t operator[](AttributeIndex<int64_t> at) const { return values_[at.index].i64; }
+  bool operator[](AttributeIndex<bool> at) const { return values_[at.index].i64 != 0; }
+  const std::string& operator[](AttributeIndex<std::string> at) const { return values_[at.index].string; }
+  const std::vector<double>& operator[](AttributeIndex<std::vector<double>> at) const { return values_[at.index].f64s; }
 
   // 0 or false, if the operator has no such attribute.
   template <class V>
-  V or_zero(AttributePlace<V> at) const {
-    return at.place == kNowhere ? V() : (*this)[at];
+  V or_zero(AttributeIndex<V> at) const {
+    return at.index == kAbsent ? V() : (*this)[at];
   }
 
-  const Value& at(int place) const { return values_[place]; }
+  const Value& at(int index) const { return values_[index]; }
 
  private:
   const Value* values_;

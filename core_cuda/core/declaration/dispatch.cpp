@@ -95,9 +95,9 @@ thread_local Line* Line::current = nullptr;
 
 std::string shape_text(const View& view) { return sizes_text(view.sizes, view.rank); }
 
-void log_kernel(const std::string& name, const char* why, const GpuProperties& gpu) {
-  const std::string kernel =
-      name + " (compute capability " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + ", " + why + ")";
+void log_kernel(const std::string& name, const char* reason, const GpuProperties& gpu) {
+  const std::string kernel = name + " (compute capability " + std::to_string(gpu.major) + "." +
+                             std::to_string(gpu.minor) + ", " + reason + ")";
   auto& entries = Line::current->entries;
   for (auto& entry : entries)
     if (entry.kernel == kernel) return void(++entry.times);

@@ -22,15 +22,15 @@ template <class Kernel, class Problem>
 struct DispatchEntry {
   Kernel kernel;
   const char* name;  // in the log
-  bool (*takes)(const Problem&, const GpuProperties&);
-  const char* why;  // in the log
+  bool (*accepts)(const Problem&, const GpuProperties&);
+  const char* reason;  // in the log
 };
 
 // The first entry that accepts the problem.
 template <class Entry, size_t kCount, class Problem>
-const Entry& first_that_takes(const Entry (&table)[kCount], const Problem& problem, const GpuProperties& gpu) {
+const Entry& first_that_accepts(const Entry (&table)[kCount], const Problem& problem, const GpuProperties& gpu) {
   const Entry* entry = table;
-  while (entry != table + kCount - 1 && !entry->takes(problem, gpu)) ++entry;
+  while (entry != table + kCount - 1 && !entry->accepts(problem, gpu)) ++entry;
   return *entry;
 }
 
@@ -41,11 +41,11 @@ inline const bool kLogsDispatch = [] {
 }();
 
 // Adds a kernel to the line of the operator call that runs on this thread.
-void log_kernel(const std::string& name, const char* why, const GpuProperties& gpu);
+void log_kernel(const std::string& name, const char* reason, const GpuProperties& gpu);
 
 template <class Kernel, class Problem>
 void log_kernel(const DispatchEntry<Kernel, Problem>& entry, const GpuProperties& gpu) {
-  if (kLogsDispatch) log_kernel(entry.name, entry.why, gpu);
+  if (kLogsDispatch) log_kernel(entry.name, entry.reason, gpu);
 }
 
 // Runs the call and prints its line to stderr. Lines of nested calls come first, indented.

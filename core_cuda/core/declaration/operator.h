@@ -59,20 +59,20 @@ struct Call {
   void* workspace = nullptr;  // 16-byte aligned
   Context context;
 
-  // The input at this index; null if it is absent or the index is kNowhere.
-  const View* find(int place) const { return place == kNowhere ? nullptr : inputs[place]; }
+  // The input at this index; null if it is absent or the index is kAbsent.
+  const View* find(int index) const { return index == kAbsent ? nullptr : inputs[index]; }
 
-  // The elements of an input or an output; null if it is absent or the index is kNowhere.
+  // The elements of an input or an output; null if it is absent or the index is kAbsent.
   template <class T>
-  const T* input(int place) const {
-    return find(place) ? static_cast<const T*>(inputs[place]->data) : nullptr;
+  const T* input(int index) const {
+    return find(index) ? static_cast<const T*>(inputs[index]->data) : nullptr;
   }
   template <class T>
-  T* output(int place) const {
-    return place == kNowhere ? nullptr : static_cast<T*>(outputs[place].data);
+  T* output(int index) const {
+    return index == kAbsent ? nullptr : static_cast<T*>(outputs[index].data);
   }
 
-  std::span<const View> list(int place) const { return {inputs[place], static_cast<size_t>(counts[place])}; }
+  std::span<const View> list(int index) const { return {inputs[index], static_cast<size_t>(counts[index])}; }
 };
 
 using Kernel = Status (*)(const Call&);
@@ -86,10 +86,13 @@ using Kernel = Status (*)(const Call&);
 
 // The implementation of a signature.
 struct Implementation {
-  std::vector<Step> derivative = {};  // empty: a backward operator with a formula in fusedops/gradients/
+  // Empty: a backward operator, whose formula is in fusedops/gradients/, or an operator that is not differentiable.
+  std::vector<Step> derivative = {};
 
   Status (*rule)(Rule&) = nullptr;  // checks, and shapes and dtypes of the outputs; dimensions may be unknown
-  size_t (*workspace)(const Call&) = nullptr;  // bytes; depends on shapes, strides, dtypes and the kind of device only
+  // Bytes of workspace. They depend on shapes, strides, dtypes, attributes, the presence of optional inputs and the
+  // kind of device, not on pointers.
+  size_t (*workspace)(const Call&) = nullptr;
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;  // null in a build without nvcc
 
@@ -115,10 +118,10 @@ FUSEDOPS_EXPORT std::string out_of_memory(const Operator& op);
 FUSEDOPS_EXPORT std::span<const Operator* const> operators();
 
 // An operator takes about 100 kB of a framework's memory, and seconds of PyTorch's compiler for its two functions.
-inline constexpr size_t kMostOperators = 4096;
+inline constexpr size_t kMaxOperators = 4096;
 
 // Adds all operators to the table, or none if it returns an error. They must outlive the process's use of them.
-FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> rows);
+FUSEDOPS_EXPORT Status add_operators(std::span<const Operator* const> added);
 
 // The initial table: core_cuda/operators.cpp.
 std::span<const Operator> built_in_operators();

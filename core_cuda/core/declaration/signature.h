@@ -112,8 +112,8 @@ struct Attribute {
 //   1/...:count   a mean over the axes behind the slash, weighted by another output
 //   ~...TC        broadcast to these axes, as NumPy does: leading ones may be missing, and others have size 1
 //   kn^transpose  the last two axes are swapped if this attribute is true
-//   ; v@first/all  at the end: a part gets the offset of its elements along v, and the size of the whole, in these
-//                 attributes
+//   ; v@a/b       at the end: in a part of a call along v, attribute a is the offset of the part along v, and
+//                 attribute b is the size of the whole
 //
 // A result that lacks an axis, and is no sum over it, is the same in all parts. Tensors may have different sizes along
 // an axis, as the heads of queries and keys: each part gets the same fraction then.
@@ -157,12 +157,12 @@ struct Name {
 };
 
 // The index of an argument that an operator does not have.
-inline constexpr int kNowhere = -1;
+inline constexpr int kAbsent = -1;
 
 // The index of an attribute with values of type V.
 template <class V>
-struct AttributePlace {
-  int place = kNowhere;
+struct AttributeIndex {
+  int index = kAbsent;
 };
 
 struct Signature {
@@ -179,43 +179,43 @@ inline bool has_effects_or_lists(const Signature& op) {
                      [](const Input& input) { return input.updated || input.kind == Kind::list; });
 }
 
-// The index of a named item, or kNowhere. Not members: in templates, GCC 11 does not call consteval members.
+// The index of a named item, or kAbsent. Not members: in templates, GCC 11 does not call consteval members.
 template <class Items>
 consteval int find(const Items& items, std::string_view name) {
   for (size_t i = 0; i < items.size(); ++i)
     if (items[i].name == name) return static_cast<int>(i);
-  return kNowhere;
+  return kAbsent;
 }
 
 consteval int find_input(const Signature& op, std::string_view name) { return find(op.inputs, name); }
 consteval int find_output(const Signature& op, std::string_view name) { return find(op.outputs, name); }
 
 template <class V>
-consteval AttributePlace<V> find_attribute(const Signature& op, std::string_view name) {
-  const int place = find(op.attributes, name);
-  if (place != kNowhere && op.attributes[place].type != kTypeOf<V>) throw "the attribute is declared with another type";
-  return {place};
+consteval AttributeIndex<V> find_attribute(const Signature& op, std::string_view name) {
+  const int index = find(op.attributes, name);
+  if (index != kAbsent && op.attributes[index].type != kTypeOf<V>) throw "the attribute is declared with another type";
+  return {index};
 }
 
-consteval int declared(int place) {
-  if (place == kNowhere) throw "the operator declares no such name";
-  return place;
+consteval int declared(int index) {
+  if (index == kAbsent) throw "the operator declares no such name";
+  return index;
 }
 
 consteval int input_of(const Signature& op, std::string_view name) { return declared(find_input(op, name)); }
 consteval int output_of(const Signature& op, std::string_view name) { return declared(find_output(op, name)); }
 
 template <class V>
-consteval AttributePlace<V> attribute_of(const Signature& op, std::string_view name) {
-  return {declared(find_attribute<V>(op, name).place)};
+consteval AttributeIndex<V> attribute_of(const Signature& op, std::string_view name) {
+  return {declared(find_attribute<V>(op, name).index)};
 }
 
 // For code that serves several operators: a signature with names not among the listed indices does not compile.
 consteval void has_only(const Signature& op, std::initializer_list<int> inputs, std::initializer_list<int> outputs,
                         std::initializer_list<int> attributes) {
-  const auto all_found = [](const auto& declared, std::initializer_list<int> places) {
+  const auto all_found = [](const auto& declared, std::initializer_list<int> indices) {
     size_t count = 0;
-    for (const int place : places) count += place != kNowhere;
+    for (const int index : indices) count += index != kAbsent;
     return count == declared.size();
   };
   if (!all_found(op.inputs, inputs) || !all_found(op.outputs, outputs) || !all_found(op.attributes, attributes))

@@ -45,12 +45,12 @@ struct SubCall {
 
   template <Name kName>
   void set(bool value) {
-    values[attribute_of<bool>(kOp, kName.text).place].i64 = value;
+    values[attribute_of<bool>(kOp, kName.text).index].i64 = value;
   }
 
   template <Name kName>
   void set_text(const std::string& value) {
-    values[attribute_of<std::string>(kOp, kName.text).place].string = value;
+    values[attribute_of<std::string>(kOp, kName.text).index].string = value;
   }
 
   size_t workspace() const { return call.op.workspace ? call.op.workspace(call) : 0; }
@@ -65,9 +65,9 @@ struct SubCall {
 };
 
 // Allocates from the workspace. Without memory it only counts the bytes.
-class Memory {
+class WorkspaceAllocator {
  public:
-  explicit Memory(void* workspace) : data_(static_cast<char*>(workspace)) {}
+  explicit WorkspaceAllocator(void* workspace) : data_(static_cast<char*>(workspace)) {}
 
   void* take(size_t bytes) {
     constexpr size_t kAlignment = 128;

@@ -29,8 +29,8 @@ class Table {
 
   Status add(std::span<const Operator* const> ops) {
     const std::unique_lock lock(mutex_);
-    if (ops.size() > kMostOperators - count_.load())
-      return Status::error("fusedops: a process can have at most ", std::to_string(kMostOperators),
+    if (ops.size() > kMaxOperators - count_.load())
+      return Status::error("fusedops: a process can have at most ", std::to_string(kMaxOperators),
                            " operators; make an expression once and pass numbers that vary as inputs, f(x, number)");
     std::unordered_set<std::string> types;  // of the new operators, since graphs show the type only
     for (const Operator* op : ops)
@@ -48,7 +48,7 @@ class Table {
     count_.store(count + 1, std::memory_order_release);
   }
 
-  const Operator* ops_[kMostOperators];
+  const Operator* ops_[kMaxOperators];
   std::atomic<size_t> count_ = 0;
   std::unordered_map<std::string_view, const Operator*> by_name_;
   std::unordered_set<std::string> types_;

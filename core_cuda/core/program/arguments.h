@@ -5,7 +5,7 @@
 
 namespace fusedops::program {
 
-inline constexpr int kMostInputs = 24, kMostResults = 12, kMostRowDims = 8;
+inline constexpr int kMaxProgramInputs = 24, kMaxProgramResults = 12, kMaxProgramRowDims = 8;
 
 // The extent of a tensor along the rows and columns of a program.
 enum class Access : uint8_t {
@@ -31,13 +31,13 @@ enum Type : uint8_t {
 };
 
 struct Arguments {
-  const void* input[kMostInputs];
-  double number[kMostInputs];
-  void* output[kMostResults];  // sums over columns or over all elements: partial sums, in the compute type
+  const void* input[kMaxProgramInputs];
+  double number[kMaxProgramInputs];
+  void* output[kMaxProgramResults];  // sums over columns or over all elements: partial sums, in the compute type
   int64_t rows, columns;
-  int64_t rows_per_chunk, tiles;              // a block processes one tile of columns and one row chunk
-  int64_t size[kMostRowDims];                 // the leading dimensions
-  int64_t stride[kMostInputs][kMostRowDims];  // for Access::some, in elements
+  int64_t rows_per_chunk, tiles;                          // a block processes one tile of columns and one row chunk
+  int64_t size[kMaxProgramRowDims];                       // the leading dimensions
+  int64_t stride[kMaxProgramInputs][kMaxProgramRowDims];  // for Access::some, in elements
 };
 
 }  // namespace fusedops::program

@@ -13,7 +13,7 @@
 namespace fusedops::program {
 namespace {
 
-static_assert(kMostInputs == kMaxInputs && kMostResults == kMaxOutputs);
+static_assert(kMaxProgramInputs == kMaxInputs && kMaxProgramResults == kMaxOutputs);
 
 struct Compiled {
   CUfunction function;

@@ -8,7 +8,7 @@
 
 namespace fusedops::program {
 
-inline constexpr int kMaxRowDims = kMostRowDims;
+inline constexpr int kMaxRowDims = kMaxProgramRowDims;
 
 // The addressing of a tensor. Element (row, column) is at the sum of the row's index in each leading dimension times
 // its stride, plus the column if the tensor has columns.

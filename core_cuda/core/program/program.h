@@ -87,7 +87,7 @@ struct Program {
   std::string source;      // the program as C++: `struct Program` of kernel.cuh
 
   bool is_wanted(const Call& call, size_t result) const {
-    return !has_needs || call.attributes[AttributePlace<bool>{static_cast<int>(result)}];
+    return !has_needs || call.attributes[AttributeIndex<bool>{static_cast<int>(result)}];
   }
 };
 

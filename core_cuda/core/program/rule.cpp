@@ -66,7 +66,7 @@ Status rule(Rule& rule) {
     Shape& result = rule.outputs[i];
     result = like < 0 ? all : rule.inputs[like];
     if (like == kLikeRows && result.ranked) result.dims[result.rank - 1] = 1;
-    const bool wanted = !program.has_needs || rule.attributes[AttributePlace<bool>{static_cast<int>(i)}];
+    const bool wanted = !program.has_needs || rule.attributes[AttributeIndex<bool>{static_cast<int>(i)}];
     if (wanted && result.present && is_integral(result.dtype))
       return rule.must(like, "be floating to have a gradient", name_of(result.dtype));
     const DType dtype = result.present ? result.dtype : all.dtype;  // the gradient of a number is not wanted

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
              itself);
   } else if constexpr (kVariant == RowVariant::cluster) {
     RowCluster cluster(groups);
-    __shared__ A of_blocks[2][kMostCluster];
+    __shared__ A of_blocks[2][kMaxCluster];
     const auto at = compute_tile(static_cast<Index>(groups.first()));
     quantize([&](auto body) { body(y, at); },
              [&](A largest) { return cluster.combined(largest, of_blocks, [](A a, A b) { return larger(a, b); }); });
@@ -143,7 +143,7 @@ Status float8_rows(const Packs& packs, const Float8Result<A>& result, const Cont
       if constexpr (sizeof(T) == 2)
         if (aligned && held.holds(size)) return run(float8_rows_kernel<true, kCluster, Packs>, held, held.cluster);
     }
-    RowGroups tiles = row_groups<T, packs_of_thread(kTiles)>(size, kLeastBlockThreads, kRowThreads, kScaleThreads<T>);
+    RowGroups tiles = row_groups<T, packs_of_thread(kTiles)>(size, kMinBlockThreads, kRowThreads, kScaleThreads<T>);
     const bool is_whole = pass.scaling == Scaling::row && !pass.given;
     if (!is_whole) {  // independent blocks, which take the tiles of a row in turn
       constexpr int64_t kMost = 1024;

@@ -11,17 +11,17 @@ namespace {
 
 // ---- Argument indices ----
 
-struct Places {
+struct Indices {
   std::string_view name;
   int q, k, v, seed, mask, lengths, offsets_q, offsets_k;
-  int dy, of_y, of_lse, dlse;  // inputs of the backward
+  int dy, y_input, lse_input, dlse;  // inputs of the backward
   int y, lse, dq, dk, dv;
-  AttributePlace<bool> causal;
-  AttributePlace<std::vector<double>> scale;
-  AttributePlace<int64_t> window, seq_dim;
-  AttributePlace<double> softcap, dropout;
+  AttributeIndex<bool> causal;
+  AttributeIndex<std::vector<double>> scale;
+  AttributeIndex<int64_t> window, seq_dim;
+  AttributeIndex<double> softcap, dropout;
 
-  consteval Places(const Signature& op)
+  consteval Indices(const Signature& op)
       : name(op.name),
         q(input_of(op, "q")),
         k(input_of(op, "k")),
@@ -32,8 +32,8 @@ struct Places {
         offsets_q(find_input(op, "offsets_q")),
         offsets_k(find_input(op, "offsets_k")),
         dy(find_input(op, "dy")),
-        of_y(find_input(op, "y")),
-        of_lse(find_input(op, "lse")),
+        y_input(find_input(op, "y")),
+        lse_input(find_input(op, "lse")),
         dlse(find_input(op, "dlse")),
         y(find_output(op, "y")),
         lse(find_output(op, "lse")),
@@ -46,25 +46,26 @@ struct Places {
         seq_dim(find_attribute<int64_t>(op, "seq_dim")),
         softcap(attribute_of<double>(op, "softcap")),
         dropout(find_attribute<double>(op, "dropout")) {
-    has_only(op, {q, k, v, seed, mask, lengths, offsets_q, offsets_k, dy, of_y, of_lse, dlse}, {y, lse, dq, dk, dv},
-             {causal.place, scale.place, window.place, seq_dim.place, softcap.place, dropout.place});
+    has_only(op, {q, k, v, seed, mask, lengths, offsets_q, offsets_k, dy, y_input, lse_input, dlse},
+             {y, lse, dq, dk, dv},
+             {causal.index, scale.index, window.index, seq_dim.index, softcap.index, dropout.index});
   }
 
-  bool packed() const { return offsets_q != kNowhere; }
-  bool backward() const { return dy != kNowhere; }
+  bool packed() const { return offsets_q != kAbsent; }
+  bool backward() const { return dy != kAbsent; }
 };
 
-constexpr Places kPlaces[] = {kAttention,       kAttentionLse,       kAttentionBackward,
-                              kAttentionVarlen, kAttentionVarlenLse, kAttentionVarlenBackward};
+constexpr Indices kIndices[] = {kAttention,       kAttentionLse,       kAttentionBackward,
+                                kAttentionVarlen, kAttentionVarlenLse, kAttentionVarlenBackward};
 
-const Places& places_of(const Operator& op) { return *std::ranges::find(kPlaces, op.name, &Places::name); }
+const Indices& indices_of(const Operator& op) { return *std::ranges::find(kIndices, op.name, &Indices::name); }
 
 // ---- Checks and shapes ----
 
 class AttentionRule {
  public:
   explicit AttentionRule(Rule& rule)
-      : rule_(rule), at_(places_of(rule.op)), q_(rule.inputs[at_.q]), k_(rule.inputs[at_.k]), v_(rule.inputs[at_.v]) {}
+      : rule_(rule), at_(indices_of(rule.op)), q_(rule.inputs[at_.q]), k_(rule.inputs[at_.k]), v_(rule.inputs[at_.v]) {}
 
   Status forward() {
     FUSEDOPS_TRY(check());
@@ -75,9 +76,9 @@ class AttentionRule {
 
   Status backward() {
     FUSEDOPS_TRY(check());
-    FUSEDOPS_TRY(is(at_.of_y, y_shape(), "that of attention's result"));
+    FUSEDOPS_TRY(is(at_.y_input, y_shape(), "that of attention's result"));
     FUSEDOPS_TRY(is(at_.dy, y_shape(), "that of attention's result"));
-    FUSEDOPS_TRY(is(at_.of_lse, lse_shape(), "one number for each row of q"));
+    FUSEDOPS_TRY(is(at_.lse_input, lse_shape(), "one number for each row of q"));
     FUSEDOPS_TRY(is(at_.dlse, lse_shape(), "one number for each row of q"));
     rule_.outputs[at_.dq] = q_;
     rule_.outputs[at_.dk] = k_;
@@ -247,7 +248,7 @@ class AttentionRule {
   }
 
   Rule& rule_;
-  const Places& at_;
+  const Indices& at_;
   Shape &q_, &k_, &v_;
   int positions_ = 0, heads_ = 0;
 };
@@ -298,13 +299,13 @@ void add_zeros(void* workspace, bool packed, Attention& a) {
 }  // namespace
 
 Attention Attention::of(const Call& call) {
-  const Places& at = places_of(call.op);
+  const Indices& at = indices_of(call.op);
   const View &q = *call.inputs[at.q], &k = *call.inputs[at.k], &v = *call.inputs[at.v];
   const bool heads_first = !at.packed() && call.attributes[at.seq_dim] == -2;
   const Heads of_q = as_heads(q), of_k = as_heads(k);
-  const auto given = [&](int input) { return input == kNowhere ? nullptr : call.inputs[input]; };
-  const auto output = [&](int place) {
-    return place == kNowhere ? HeadRows{} : head_rows(call.outputs[place], heads_first);
+  const auto given = [&](int input) { return input == kAbsent ? nullptr : call.inputs[input]; };
+  const auto output = [&](int index) {
+    return index == kAbsent ? HeadRows{} : head_rows(call.outputs[index], heads_first);
   };
 
   Attention a{};
@@ -319,8 +320,8 @@ Attention Attention::of(const Call& call) {
   a.dim_v = static_cast<int>(v.sizes[v.rank - 1]);
   a.q = head_rows(q, heads_first), a.k = head_rows(k, heads_first), a.v = head_rows(v, heads_first);
   if (at.backward()) {
-    a.y = head_rows(*call.inputs[at.of_y], heads_first);
-    a.lse = lse_rows(call.inputs[at.of_lse]->data, a.heads, a.queries, at.packed());
+    a.y = head_rows(*call.inputs[at.y_input], heads_first);
+    a.lse = lse_rows(call.inputs[at.lse_input]->data, a.heads, a.queries, at.packed());
     if (const View* dlse = given(at.dlse)) a.dlse = lse_rows(dlse->data, a.heads, a.queries, at.packed());
     if (const View* dy = given(at.dy))
       a.dy = head_rows(*dy, heads_first);

@@ -2,7 +2,7 @@
 #include "core/cuda/gpu.h"
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_dispatch.h"
-#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_kernels.h"
 
 namespace fusedops {
 namespace cuda {
@@ -20,8 +20,8 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
     case K::split_kv:
       return attention_split_kv(call, workspace, context);
 #ifdef FUSEDOPS_SM90
-    case K::sm90_bits:
-      return attention_bits_sm90(call, workspace, context);
+    case K::sm90_masked:
+      return attention_masked_sm90(call, workspace, context);
     case K::sm90:
       return attention_sm90(call, workspace, context);
 #endif
@@ -40,8 +40,8 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
     case K::simt:
       return attention_simt_backward(call, workspace, context);
 #ifdef FUSEDOPS_SM90
-    case K::sm90_bits:
-      return attention_bits_sm90_backward(call, workspace, context);
+    case K::sm90_masked:
+      return attention_masked_sm90_backward(call, workspace, context);
     case K::sm90:
       return attention_sm90_backward(call, workspace, context);
 #endif

@@ -1,7 +1,6 @@
 // attention: y = softmax(scale * q k^T, masked) v, for each head of each sequence, without a matrix of all scores.
 //   lse = log(sum(exp(scale * q k^T))) over the visible keys: the backward recomputes the softmax from it. It is -inf
-//   if
-//     no key is visible. attention_lse returns it, too
+//     if no key is visible. attention_lse returns it, too
 //   backward, with p = softmax(...), d = dy v^T and delta = sum(dy * y) - dlse over a row:
 //     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
 //   dropout replaces p by m * p in y and dv, and d by m * d, with m = 0 or 1 / (1 - rate); lse and ds use p itself

@@ -23,8 +23,8 @@ constexpr int64_t kManyGroups = 8;
 
 // Replaces scores and dp, both [keys, lanes], by p and ds. lse and delta have one value per lane.
 template <class A, int kLanes>
-[[gnu::always_inline]] inline void differentiate(const Logits<A>& logits, int keys, const uint8_t* keep, const A* lse,
-                                                 const A* delta, A* scores, A* dp) {
+[[gnu::always_inline]] inline void differentiate(const ScoreScale<A>& logits, int keys, const uint8_t* keep,
+                                                 const A* lse, const A* delta, A* scores, A* dp) {
   const A unit = logits.unit, cap = logits.cap, inner = logits.inner;
   const bool capped = logits.is_capped();
   for (int j = 0; j < keys; ++j) {
@@ -87,7 +87,7 @@ class Backward {
   void compute(int64_t begin, int64_t end) const {
     const int64_t rows = parts_ == Parts::of_queries ? kChunk : rounded_up(int64_t(call_.queries) * call_.group, kTile);
     const int64_t of_dq = parts_ == Parts::of_keys ? 0 : rows * dim_, of_keys = parts_ != Parts::of_queries;
-    Memory<A> memory;
+    ScratchArena<A> memory;
     const int64_t sizes[] = {keys_ * call_.dim,
                              dim_ * kKeys,
                              keys_ * call_.dim_v,
@@ -140,7 +140,7 @@ class Backward {
   }
 
   void compute_rows(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
-    const int nr = kernel_.nr, kept = group.sequence.valid_keys;
+    const int nr = kernel_.nr, valid_keys = group.sequence.valid_keys;
     for (int64_t row = first; row < last; ++row) {
       to.lse[row - first] = *group.of_query<A>(call_.lse, row);
       to.delta[row - first] =
@@ -150,7 +150,7 @@ class Backward {
     std::fill(to.delta + (last - first), to.delta + rounded_up(last - first, nr), A(0));
     if (needs_dq()) std::fill_n(to.dq, rounded_up(last - first, nr) * dim_, A(0));
     for (int key = keys.begin; key < keys.end; key += kKeys) {
-      const int all = std::min(kKeys, keys.end - key), count = std::clamp(kept - key, 0, all);
+      const int all = std::min(kKeys, keys.end - key), count = std::clamp(valid_keys - key, 0, all);
       if (needs_dk()) {
         std::fill_n(to.dk, keys_ * dim_n_, A(0));
         std::fill_n(to.dv, keys_ * dim_v_n_, A(0));
@@ -213,8 +213,8 @@ class Backward {
         std::fill_n(to.p, panel_keys * nr, A(0));
         std::fill_n(to.ds, panel_keys * nr, A(0));
       }
-      turn(to.p, panel_keys, padded, i, to.all_p);
-      turn(to.ds, panel_keys, padded, i, to.all_ds);
+      transpose_panel(to.p, panel_keys, padded, i, to.all_p);
+      transpose_panel(to.ds, panel_keys, padded, i, to.all_ds);
     }
     if (!needs_dk()) return;
     multiply_panels(kernel_, panel_keys, dim_v_n_, padded, to.all_p, to.dy_rows, to.dv, dim_v_n_, true);
@@ -255,7 +255,7 @@ class Backward {
   }
 
   // Transposes a panel [keys, nr] into rows [row, row + nr) of panels of keys [rows, mr].
-  void turn(const A* panel, int64_t keys, int64_t rows, int64_t row, A* panels) const {
+  void transpose_panel(const A* panel, int64_t keys, int64_t rows, int64_t row, A* panels) const {
     const int mr = kernel_.mr, nr = kernel_.nr;
     for (int64_t j = 0; j < keys; j += mr)
       for (int i = 0; i < mr; i += 4) {
@@ -282,7 +282,7 @@ class Backward {
 
   const Attention& call_;
   const Parts parts_;
-  const Logits<A> logits_;
+  const ScoreScale<A> logits_;
   const MicroKernel<A> kernel_;
   const Chunks chunks_;
   const int64_t key_blocks_;

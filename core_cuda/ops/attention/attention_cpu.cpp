@@ -19,9 +19,9 @@ struct Running {
 
 // Replaces scores [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha.
 template <class A, int kLanes>
-[[gnu::always_inline]] inline void soften(const Logits<A>& logits, int keys, const uint8_t* keep, A* scores,
-                                          Running<A>& running, A* alpha) {
-  constexpr A kNothing = -std::numeric_limits<A>::infinity();
+[[gnu::always_inline]] inline void online_softmax_step(const ScoreScale<A>& logits, int keys, const uint8_t* keep,
+                                                       A* scores, Running<A>& running, A* alpha) {
+  constexpr A kNegInf = -std::numeric_limits<A>::infinity();
   const int count = keys * kLanes;
   if (logits.is_capped()) {
     const A cap = logits.cap, inner = logits.inner;
@@ -30,7 +30,7 @@ template <class A, int kLanes>
   }
   if (keep) {
 #pragma GCC ivdep
-    for (int i = 0; i < count; ++i) scores[i] = kept_or(scores[i], kNothing, keep[i]);
+    for (int i = 0; i < count; ++i) scores[i] = kept_or(scores[i], kNegInf, keep[i]);
   }
   auto max = Lanes<A, kLanes>::from(running.max);
   for (int j = 0; j < keys; ++j) max.raise(scores + j * kLanes);
@@ -38,7 +38,7 @@ template <class A, int kLanes>
   max.to(now);
   const A factor = logits.unit * A(kLog2E);
   for (int lane = 0; lane < kLanes; ++lane) {
-    base[lane] = now[lane] == kNothing ? A(0) : now[lane];
+    base[lane] = now[lane] == kNegInf ? A(0) : now[lane];
     alpha[lane] = now[lane] == running.max[lane] ? A(1) : exp2_or_zero((running.max[lane] - base[lane]) * factor);
     running.max[lane] = now[lane];
     running.sum[lane] *= alpha[lane];
@@ -74,7 +74,7 @@ class Forward {
   }
 
   void compute(int64_t begin, int64_t end) const {
-    Memory<A> memory;
+    ScratchArena<A> memory;
     const int64_t keys = rounded_up(kKeys, kernel_.mr);
     const Pieces at{memory.piece(kRows * call_.dim), memory.piece(kRows * dim_v_), memory.piece(keys * call_.dim),
                     memory.piece(dim_v_ * kKeys), memory.piece(keys * kernel_.nr)};
@@ -140,7 +140,7 @@ class Forward {
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, from.k, q, from.scores, kernel_.nr, false);
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
       A alpha[kMaxNr];
-      soften<A, lanes>(logits_, count, is_masked ? keep : nullptr, from.scores, running, alpha);
+      online_softmax_step<A, lanes>(logits_, count, is_masked ? keep : nullptr, from.scores, running, alpha);
       if (std::all_of(alpha, alpha + lanes, [](A a) { return a == 1; })) return;
       for (int64_t d = 0; d < dim_v_; ++d)
         for (int lane = 0; lane < lanes; ++lane) y[d * lanes + lane] *= alpha[lane];
@@ -177,7 +177,7 @@ class Forward {
   }
 
   const Attention& call_;
-  const Logits<A> logits_;
+  const ScoreScale<A> logits_;
   const MicroKernel<A> kernel_;
   const Chunks chunks_;
   const int64_t dim_v_;  // padded

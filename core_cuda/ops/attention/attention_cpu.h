@@ -28,8 +28,8 @@ constexpr int64_t rounded_up(int64_t size, int64_t multiple) { return (size + mu
 
 // The softmax is over unit * z, where z is a score, soft-capped if there is a cap.
 template <class A>
-struct Logits {
-  explicit Logits(const Attention& call)
+struct ScoreScale {
+  explicit ScoreScale(const Attention& call)
       : sign(call.softcap || call.scale > 0 ? 1
              : call.scale < 0               ? -1
                                             : 0),
@@ -182,19 +182,20 @@ void with_lanes(int lanes, Body&& body) {
   }
 }
 
-// Packs rows that begin at at(row) into panels [k, lanes], with zeros in lanes beyond the rows.
-template <class At, class A>
-void pack_rows(At at, int64_t rows, int64_t k, A* panels, int lanes) {
+// Packs rows that begin at row_pointer(row) into panels [k, lanes], with zeros in lanes beyond the rows.
+template <class RowPointer, class A>
+void pack_rows(RowPointer row_pointer, int64_t rows, int64_t k, A* panels, int lanes) {
   for (int64_t row = 0; row < rows; row += lanes, panels += k * lanes)
-    pack_along_k([&](int i) { return at(row + i); }, static_cast<int>(std::min<int64_t>(lanes, rows - row)), k, panels,
-                 lanes);
+    pack_along_k([&](int i) { return row_pointer(row + i); }, static_cast<int>(std::min<int64_t>(lanes, rows - row)), k,
+                 panels, lanes);
 }
 
-// Packs columns of rows that begin at at(row) into panels [steps, width], with zeros beyond the rows and columns.
-template <class At, class A>
-void pack_columns(At at, int64_t rows, int64_t steps, int64_t columns, A* panels, int width) {
+// Packs columns of rows that begin at row_pointer(row) into panels [steps, width], with zeros beyond the rows and
+// columns.
+template <class RowPointer, class A>
+void pack_columns(RowPointer row_pointer, int64_t rows, int64_t steps, int64_t columns, A* panels, int width) {
   for (int64_t column = 0; column < columns; column += width, panels += steps * width) {
-    pack_across_k([&](int64_t row) { return at(row) + column; },
+    pack_across_k([&](int64_t row) { return row_pointer(row) + column; },
                   static_cast<int>(std::min<int64_t>(width, columns - column)), rows, panels, width);
     std::fill(panels + rows * width, panels + steps * width, A(0));
   }
@@ -233,7 +234,7 @@ class Chunks {
 
 // Scratch memory of an item, divided into buffers.
 template <class A>
-class Memory {
+class ScratchArena {
  public:
   // Allocates the buffers after the last size is known.
   void allocate() { memory_ = scratch<A>(size_); }

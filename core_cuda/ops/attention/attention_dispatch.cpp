@@ -86,7 +86,7 @@ constexpr AttentionEntry kForwards[] = {
   {K::split_kv, "sm80 split-KV",
    [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
-  {K::sm90_bits, "sm90 with mask or dropout",
+  {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90(call, gpu); },
    "aligned"},
   {K::sm90, "sm90",
@@ -94,16 +94,16 @@ constexpr AttentionEntry kForwards[] = {
    "aligned"},
   {K::sm80_dropout, "sm80 with dropout",
    [](A call, G) { return has_dropout(call); },
-   "few queries, a soft cap or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
    [](A, G) { return true; },
-   "few queries, a soft cap or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, misaligned rows, or no sm90 kernels"},
 };
 
 constexpr AttentionEntry kBackwards[] = {
   kForwards[0],
   kForwards[1],
-  {K::sm90_bits, "sm90 with mask or dropout",
+  {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},
   {K::sm90, "sm90",
@@ -111,17 +111,17 @@ constexpr AttentionEntry kBackwards[] = {
    "aligned"},
   {K::sm80_dropout, "sm80 with dropout",
    [](A call, G) { return has_dropout(call); },
-   "few queries, a soft cap, many features or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, many features, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
    [](A, G) { return true; },
-   "few queries, a soft cap, many features or misaligned rows, or no sm90 kernels"},
+   "few queries, a soft cap, a scale <= 0, many features, misaligned rows, or no sm90 kernels"},
 };
 // clang-format on
 
 }  // namespace
 
 const AttentionEntry& choose_attention(const Attention& call, bool is_backward, const GpuProperties& gpu) {
-  return is_backward ? first_that_takes(kBackwards, call, gpu) : first_that_takes(kForwards, call, gpu);
+  return is_backward ? first_that_accepts(kBackwards, call, gpu) : first_that_accepts(kForwards, call, gpu);
 }
 
 }  // namespace fusedops::cuda

@@ -1,4 +1,5 @@
-// Kernel selection for attention. It depends on dtype, shapes, strides, alignment and the GPU alone.
+// Kernel selection for attention. It depends on dtype, shapes, strides, alignment, scale, soft cap, the presence of
+// mask, dropout and packed offsets, and the GPU. It does not depend on values in device memory.
 #pragma once
 
 #include "core/declaration/dispatch.h"
@@ -6,8 +7,8 @@
 
 namespace fusedops::cuda {
 
-// attention.cu runs each of them; attention_paths.h declares the kernels.
-enum class AttentionKernel { simt_dropout, simt, split_kv, sm90_bits, sm90, sm80_dropout, sm80 };
+// attention.cu runs each of them; attention_kernels.h declares the kernels.
+enum class AttentionKernel { simt_dropout, simt, split_kv, sm90_masked, sm90, sm80_dropout, sm80 };
 
 using AttentionEntry = DispatchEntry<AttentionKernel, Attention>;
 const AttentionEntry& choose_attention(const Attention& call, bool is_backward, const GpuProperties& gpu);

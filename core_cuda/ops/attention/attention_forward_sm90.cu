@@ -3,8 +3,8 @@
 namespace fusedops::cuda {
 
 Status attention_sm90(const Attention& call, void* workspace, const Context& context) {
-  return call.dtype == DType::f16 ? sm90::forward<f16, /*kBits=*/false>(call, workspace, context)
-                                  : sm90::forward<bf16, /*kBits=*/false>(call, workspace, context);
+  return call.dtype == DType::f16 ? sm90::forward<f16, /*kMasked=*/false>(call, workspace, context)
+                                  : sm90::forward<bf16, /*kMasked=*/false>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda

@@ -97,13 +97,13 @@ class OnlineSoftmax {
 
   __device__ OnlineSoftmax() {
 #pragma unroll
-    for (int row = 0; row < kRows; ++row) max[row] = kNothing<float>, sum[row] = 0;
+    for (int row = 0; row < kRows; ++row) max[row] = kNegInf<float>, sum[row] = 0;
   }
 
   // Replaces the next scores, -inf if masked, by exponentials, and rescales all sums to the new maximum.
   template <int kColumnTiles, int kOutTiles>
   __device__ void add(Fragments<kRowTiles, kColumnTiles>& scores, Fragments<kRowTiles, kOutTiles>& sums, float factor) {
-    float shares[kRows];
+    float rescales[kRows];
     bool changed = false;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -114,10 +114,10 @@ class OnlineSoftmax {
       for (int j = 0; j < kColumnTiles; ++j) largest = fmaxf(largest, fmaxf(tiles[j][e], tiles[j][e + 1]));
       largest = max_of_row(largest);
       const float base = base_of(largest);
-      shares[row] = share_of(max[row], largest, factor);
+      rescales[row] = rescale_factor(max[row], largest, factor);
       changed |= largest != max[row];
       max[row] = largest;
-      sum[row] *= shares[row];
+      sum[row] *= rescales[row];
 #pragma unroll
       for (int j = 0; j < kColumnTiles; ++j)
 #pragma unroll
@@ -132,7 +132,7 @@ class OnlineSoftmax {
 #pragma unroll
       for (int j = 0; j < kOutTiles; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums[i][j][e] *= shares[2 * i + e / 2];
+        for (int e = 0; e < 4; ++e) sums[i][j][e] *= rescales[2 * i + e / 2];
   }
 
   float max[kRows];

@@ -18,7 +18,7 @@ struct Scores {
         cap(static_cast<A>(call.softcap)),
         inverse_cap(cap > 0 ? 1 / cap : A(0)),
         factor(static_cast<A>(is_product ? call.scale * kLog2E : kLog2E)),
-        natural(is_product ? scale : A(1)) {}
+        lse_scale(is_product ? scale : A(1)) {}
 
   FUSEDOPS_HD A of(A product) const {
     const A score = product * scale;
@@ -35,17 +35,17 @@ struct Scores {
   FUSEDOPS_HD A scaled(A score) const {
 #ifdef __CUDA_ARCH__
     if constexpr (sizeof(A) == 8)
-      return __dmul_rn(score, natural);
+      return __dmul_rn(score, lse_scale);
     else
-      return __fmul_rn(score, natural);
+      return __fmul_rn(score, lse_scale);
 #else
-    return score * natural;
+    return score * lse_scale;
 #endif
   }
 
   bool is_product;  // true if a score is the product itself; otherwise of() computes it
   A scale, cap, inverse_cap, factor;
-  A natural;  // factor of a score in lse
+  A lse_scale;  // factor of a score in lse
 
  private:
   // The cheapest form for 16-bit elements: its absolute error is below that of the products.

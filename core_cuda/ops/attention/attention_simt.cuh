@@ -7,7 +7,7 @@
 
 #include "core/cuda/launch.cuh"
 #include "core/cuda/random_words.cuh"
-#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_scores.h"
 #include "ops/attention/attention_tiles.cuh"
 #include "ops/attention/softmax_base.cuh"
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   typename SimtSequence<Tile>::Query queries[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
-    max[i] = kNothing<T>, sum[i] = 0, queries[i] = of.query(head, first_query + Tile::row(i));
+    max[i] = kNegInf<T>, sum[i] = 0, queries[i] = of.query(head, first_query + Tile::row(i));
   for (int first = keys.begin / kSize * kSize; first < keys.end; first += kSize) {
     typename Tile::Tile scores;
     multiply<Tile>(scores, q, of.keys(call.k, key_head, first, call.dim), memory);
@@ -220,14 +220,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int j = 0; j < kPer; ++j) {
         const bool kept = of.is_visible(queries[i], first + Tile::column(j));
         any[i] |= kept;
-        scores[i][j] = kept ? of.score_of(scores[i][j]) : kNothing<T>;
+        scores[i][j] = kept ? of.score_of(scores[i][j]) : kNegInf<T>;
         largest = fmax(largest, scores[i][j]);
       }
 #pragma unroll
       for (int lane = 1; lane < kSide; lane *= 2) largest = fmax(largest, __shfl_xor_sync(~0u, largest, lane));
-      const T base = base_of(largest), share = share_of(max[i], largest, score.factor);
+      const T base = base_of(largest), rescale = rescale_factor(max[i], largest, score.factor);
       max[i] = largest;
-      sum[i] *= share;
+      sum[i] *= rescale;
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
         const T p = exp2_((scores[i][j] - base) * score.factor);
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         if (!kept) memory.p[Tile::column(j)][Tile::row(i)] = 0;
       });
 #pragma unroll
-      for (T& element : y[i]) element *= share;
+      for (T& element : y[i]) element *= rescale;
     }
     add_rows<Tile>(y, memory.p, of.keys(call.v, key_head, first, call.dim_v), memory);
   }
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int query = first_query + Tile::row(i);
     if (query < of.sequence.queries && Tile::column(0) == 0)
       *call.lse.row<T>(call.batch_index(of.b), of.sequence.first_query + query, head) =
-          some ? score.scaled(max[i]) + std::log(sum[i]) : kNothing<T>;
+          some ? score.scaled(max[i]) + std::log(sum[i]) : kNegInf<T>;
 #pragma unroll
     for (T& element : y[i]) element = some ? element * of.dropout_scale() / sum[i] : 0;
   }

@@ -18,7 +18,7 @@
 #include "core/cuda/ordered.cuh"
 #include "ops/attention/attention_dq.cuh"
 #include "ops/attention/attention_fragments.cuh"
-#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_sm80_dropout.cuh"
 
 namespace fusedops::cuda {
@@ -43,7 +43,7 @@ struct BackwardTile {
   static constexpr int kDqRowTiles = kM < 64 ? 1 : 2;
   static constexpr int kRowGroups = kM / 16 / kDqRowTiles, kColumns = kOut * kRowGroups / kWarps;
   static_assert(BackwardSums::kTile % kM == 0 && kM >= BackwardSums::kMinTile);
-  static_assert(kParts <= BackwardSums::kMostParts && kGroupWarps <= 2 && kColumns % 32 == 0);
+  static_assert(kParts <= BackwardSums::kMaxParts && kGroupWarps <= 2 && kColumns % 32 == 0);
 
   // Memory of a tile of queries: q, dy, lse, delta and pointers to mask rows.
   static constexpr int kElements = 2 * kM * kPitch;

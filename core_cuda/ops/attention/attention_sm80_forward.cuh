@@ -10,7 +10,7 @@
 
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_fragments.cuh"
-#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_sm80_dropout.cuh"
 
 namespace fusedops::cuda {
@@ -46,7 +46,7 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
     }
 #pragma unroll
     for (int i = 0; i < Tile::kN / 4; ++i)
-      if (!(visible >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNothing<float>;
+      if (!(visible >> i & 1)) scores[row / 2][i / 2][row % 2 * 2 + i % 2] = kNegInf<float>;
     if (visible) visible_rows |= 1u << row;
   }
 }
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
     if (threadIdx.x % 4 == 0 && query < sequence.queries)
       *call.lse.row<float>(batch, sequence.first_query + query, head) =
-          none ? kNothing<float> : score.scaled(softmax.max[row]) + logf(sum);
+          none ? kNegInf<float> : score.scaled(softmax.max[row]) + logf(sum);
   }
   __syncwarp();
   store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(batch, sequence.first_query + first_query + warp_row, head),

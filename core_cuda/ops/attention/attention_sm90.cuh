@@ -11,7 +11,7 @@
 #include "core/cuda/tensor_core.cuh"
 #include "cutlass/arch/reg_reconfig.h"
 #include "cutlass/fast_math.h"
-#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_kernels.h"
 
 namespace fusedops::cuda::sm90 {
 

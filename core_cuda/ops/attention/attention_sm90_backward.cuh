@@ -24,15 +24,15 @@
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
 
+#include "ops/attention/attention_sm90_backward_accumulate.cuh"
 #include "ops/attention/attention_sm90_backward_consumer.cuh"
 #include "ops/attention/attention_sm90_backward_loader.cuh"
-#include "ops/attention/attention_sm90_backward_passes.cuh"
-#include "ops/attention/attention_sm90_backward_sums.cuh"
+#include "ops/attention/attention_sm90_backward_preprocess.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::run(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::run(
     const Parameters& parameters, Shared& shared) {
   const int warp = cutlass::canonical_warp_idx_sync();
   const bool is_producer = cutlass::canonical_warp_group_idx() == 0;
@@ -124,15 +124,15 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
 }
 
 // Selects the tile by the number of features; at most 128 with a mask or dropout (takes_sm90_backward).
-template <class T, bool kBits>
+template <class T, bool kMasked>
 Status backward(const Attention& call, void* workspace, const Context& context) {
   const int features = BackwardSlots(call).features;
-  if (features == 64) return launch_backward<Backward<T, 128, 128, 64, kBits>>(call, workspace, context);
-  if constexpr (!kBits) {
-    if (features == 192) return launch_backward<Backward<T, 64, 64, 192, kBits>>(call, workspace, context);
-    if (features == 256) return launch_backward<Backward<T, 64, 64, 256, kBits>>(call, workspace, context);
+  if (features == 64) return launch_backward<Backward<T, 128, 128, 64, kMasked>>(call, workspace, context);
+  if constexpr (!kMasked) {
+    if (features == 192) return launch_backward<Backward<T, 64, 64, 192, kMasked>>(call, workspace, context);
+    if (features == 256) return launch_backward<Backward<T, 64, 64, 256, kMasked>>(call, workspace, context);
   }
-  return launch_backward<Backward<T, 64, 128, 128, kBits>>(call, workspace, context);
+  return launch_backward<Backward<T, 64, 128, 128, kMasked>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -6,8 +6,8 @@
 namespace fusedops::cuda::sm90 {
 
 // Zeroes masked probabilities, whatever their scores. Most tiles have none. Rows are keys, columns are queries.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::mask(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::mask(
     const Attention& call, const Work& work, const Fragment& fragment, int first_key, int tile, float (&p)[kM / 2]) {
   const Range queries = queries_of(work, tile);
   const Range of_all = call.band.keys_of_all(work.sequence, queries);
@@ -27,8 +27,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
 }
 
 // A consumer warpgroup: dk and dv of 64 keys.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::consume(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::consume(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
   const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
@@ -55,13 +55,13 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   uint32_t phase = 1;
   PairBits pairs;
   // In shared memory to save registers. All threads write the same value, so that no barrier is needed.
-  if (kBits && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
+  if (kMasked && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
   const auto process_tile = [&](int tile) {
     const int stage = state.stage, offset = stage * QueryTile::kOffset;
     float scores[kM / 2], slopes[kM / 2];
     shared.q_ring.wait(state);
     bool is_tile_visible = true;
-    if constexpr (kBits) {
+    if constexpr (kMasked) {
       const int loaded = shared.loaded[state.count % kLoadedTiles].x;
       tile = loaded / 2, is_tile_visible = loaded % 2;
     }
@@ -75,7 +75,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     multiply<T, /*kAdds=*/false>(k, q + offset, scores);
     shared.dy_ring.wait(state);
     multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
-    if constexpr (kBits) pairs.load_bits(call, work, shared.mask, tile, is_tile_visible);
+    if constexpr (kMasked) pairs.load_bits(call, work, shared.mask, tile, is_tile_visible);
     wait_for<1>(dk, scores);
     if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // of the previous tile
 
@@ -86,15 +86,15 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     for (int i = 0; i < kM / 2; ++i)
       scores[i] = exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
     mask(call, work, fragment, first_key, tile, scores);
-    if constexpr (kBits)
+    if constexpr (kMasked)
       if (!pairs.are_all_visible) pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : 0; });
     round_to<T>(p, scores);
-    if constexpr (kBits)
+    if constexpr (kMasked)
       if (call.dropout.seed)
         pairs.drawn.each([&](int i, bool kept) { p[i / 2] &= kept ? ~0u : i % 2 ? 0x0000ffffu : 0xffff0000u; });
     multiply<T, /*kAdds=*/true>(p, dy_right + offset, dv);
     wait_for<1>(slopes);
-    if constexpr (kBits)
+    if constexpr (kMasked)
       if (call.dropout.seed) {
         const auto scale = static_cast<float>(call.dropout.scale);
         pairs.drawn.each([&](int i, bool kept) { slopes[i] = kept ? slopes[i] * scale : 0; });
@@ -141,7 +141,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
     ++state;
   };
-  if constexpr (kBits)
+  if constexpr (kMasked)
     for (int left = query_tiles(work).count(); left > 0; --left) process_tile(0);  // the producer passes the tile
   else
     for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) { process_tile(tile); });
@@ -158,7 +158,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
                         [&](int row) { return first_place + row * rows.position; });
   };
   cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
-  store(dv, kBits ? call.dropout.scale : 1, shared.v, call.dv, call.dim_v);
+  store(dv, kMasked ? call.dropout.scale : 1, shared.v, call.dv, call.dim_v);
   store(dk, call.scale, shared.k, call.dk, call.dim);
 }
 

@@ -5,8 +5,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kBits>::produce(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::produce(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
   const bool is_leader = threadIdx.x % 32 == 0, packed = call.offsets_q;
@@ -21,7 +21,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   State state;
   for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto& tiles) {
     const int position = static_cast<int>(work.sequence.first_query) + tile * kM, stage = state.stage;
-    if constexpr (kBits) {
+    if constexpr (kMasked) {
       // Computed here, since the producer runs ahead of the consumers.
       const int semaphore_value = semaphore_value_at(parameters, work, tile);
       if (is_leader)

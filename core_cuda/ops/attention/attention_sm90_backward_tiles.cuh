@@ -2,12 +2,12 @@
 // attention_sm90_backward.cuh.
 #pragma once
 
-#include "ops/attention/attention_sm90_bits.cuh"
+#include "ops/attention/attention_sm90_masked.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// kBits: with a mask, dropout or both.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kBits>
+// kMasked: with a mask, dropout or both.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
@@ -38,7 +38,7 @@ struct Backward {
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
   // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
-  static constexpr int kLoadedTiles = kBits ? 2 * kStages : 1;
+  static constexpr int kLoadedTiles = kMasked ? 2 * kStages : 1;
 
   struct alignas(1024) Shared {
     alignas(1024) T k[KeyTile::kSize];
@@ -89,7 +89,7 @@ struct Backward {
     float factor;
   };
 
-  using Tiles = std::conditional_t<kBits, HeadTiles, AllHeadTiles>;
+  using Tiles = std::conditional_t<kMasked, HeadTiles, AllHeadTiles>;
 
   struct Work {
     Sequence sequence;
@@ -158,7 +158,7 @@ struct Backward {
   // attention_sm90_backward_loader.cuh
   static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared);
 
-  // attention_sm90_backward_sums.cuh
+  // attention_sm90_backward_accumulate.cuh
   static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared);
   template <int kValues>
   static __forceinline__ __device__ bool reduce_heads(const Parameters& parameters, const Work& work, Shared& shared,
@@ -198,7 +198,7 @@ struct Backward {
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
                                               int first_key, int tile, float (&p)[kM / 2]);
 
-  // attention_sm90_backward_passes.cuh
+  // attention_sm90_backward_preprocess.cuh
   static constexpr int kLanes = 8;  // lanes per row in prepare()
   static __device__ void prepare(const Parameters& parameters);
   static __device__ void finish(const Parameters& parameters);

@@ -11,12 +11,12 @@
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
 
-#include "ops/attention/attention_sm90_bits.cuh"
+#include "ops/attention/attention_sm90_masked.cuh"
 
 namespace fusedops::cuda::sm90 {
 
-// kBits: with a mask, dropout or both.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kBits>
+// kMasked: with a mask, dropout or both.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kMasked>
 struct Forward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
@@ -31,7 +31,7 @@ struct Forward {
   using State = RingState<kStages>;
 
   // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
-  static constexpr int kLoadedTiles = kBits ? 2 * kStages : 1;
+  static constexpr int kLoadedTiles = kMasked ? 2 * kStages : 1;
 
   // True if shared memory has room for y beside q; otherwise y takes the memory of q.
   static constexpr bool kHasYBuffer = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
@@ -63,7 +63,7 @@ struct Forward {
 
   // The tiles of keys in a range.
   static __forceinline__ __device__ auto tiles_of(const Parameters& parameters, const Work& work, Range range) {
-    using Tiles = std::conditional_t<kBits, HeadTiles, AllHeadTiles>;
+    using Tiles = std::conditional_t<kMasked, HeadTiles, AllHeadTiles>;
     return Tiles(parameters.mask, parameters.call, work.b, work.head).keys(work.queries.begin / kM, range);
   }
 
@@ -102,7 +102,7 @@ struct Forward {
       const int first_key = static_cast<int>(work.sequence.first_key);
       auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
-        if constexpr (kBits)
+        if constexpr (kMasked)
           if (is_leader) shared.loaded[k_state.count % kLoadedTiles] = 2 * tile + tiles.is_all_visible(tile);
         uint64_t* const barrier = shared.k_ring.acquire(k_state, is_leader, kKeyBytes);
         if (is_leader)
@@ -216,7 +216,7 @@ struct Forward {
     uint32_t any[2] = {};
   };
 
-  using PairBits = std::conditional_t<kBits, MaskedPairBits, NoPairBits>;
+  using PairBits = std::conditional_t<kMasked, MaskedPairBits, NoPairBits>;
 
   // A consumer warpgroup.
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared) {
@@ -253,7 +253,7 @@ struct Forward {
     };
     // Loads the bits of the tile whose scores were issued last, and returns the tile.
     const auto load_bits = [&](int expected) {
-      const int loaded = kBits ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected;
+      const int loaded = kMasked ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected;
       pairs.load_bits(call, work, loaded / 2, loaded % 2);
       return loaded / 2;
     };
@@ -266,7 +266,7 @@ struct Forward {
       ++state;
     };
     const auto apply_softmax = [&](int tile, auto is_masked) {
-      if constexpr (kBits) {
+      if constexpr (kMasked) {
         if (!pairs.are_all_visible)
           pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
         softmax.step(scores, parameters.factor, rescale);
@@ -319,13 +319,13 @@ struct Forward {
     load_bits(tile);
     wait_for<0>(scores);
     finish_scores(tile);
-    const Range whole = kBits ? Range{work.keys.begin, work.keys.begin} : fully_visible_tiles(call, work);
+    const Range whole = kMasked ? Range{work.keys.begin, work.keys.begin} : fully_visible_tiles(call, work);
     if (whole.begin <= tile && tile < whole.end)
       apply_softmax(tile, std::false_type{});
     else
       apply_softmax(tile, std::true_type{});
     clear_invalid_values(parameters, work, tile, shared, v_state, thread);
-    if constexpr (!kBits) {
+    if constexpr (!kMasked) {
       process_tiles_down_to(whole.end, std::true_type{});
       process_tiles_down_to(whole.begin, std::false_type{});  // a separate loop without the mask
     }
@@ -401,11 +401,11 @@ struct Forward {
       const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
       const int row = thread / kWarpgroup * 64 + fragment.row(r);
       const bool has_visible =
-          kBits ? pairs.has_visible(r) : !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
+          kMasked ? pairs.has_visible(r) : !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
       const float lse = softmax.max[r] * parameters.factor * static_cast<float>(1 / kLog2E) + logf(sum);
       if (row < count && fragment.pair == 0)
         *call.lse.row<float>(b, first + row, work.head) = sum == 0 ? -INFINITY : lse;
-      factors[r] = sum == 0 && !has_visible ? 0 : (kBits ? static_cast<float>(call.dropout.scale) : 1) / sum;
+      factors[r] = sum == 0 && !has_visible ? 0 : (kMasked ? static_cast<float>(call.dropout.scale) : 1) / sum;
     }
     T* const y_rows = call.y.row<T>(b, first, work.head);
     store_rows<QTile>(first_row, 0, factors, y, tile, count, call.dim_v,
@@ -498,18 +498,18 @@ inline bool has_small_tiles(const Attention& call) {
 
 // Selects the tile by the number of features: as many queries as registers allow, and as many keys as leave room for
 // the probabilities beside the scores.
-template <class T, bool kBits>
+template <class T, bool kMasked>
 Status forward(const Attention& call, void* workspace, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
   if (features <= 64) {
-    if constexpr (!kBits)
-      if (!has_small_tiles(call)) return launch_forward<Forward<T, 192, 128, 64, 2, kBits>>(call, workspace, context);
-    return launch_forward<Forward<T, 128, 128, 64, kBits ? 2 : 3, kBits>>(call, workspace, context);
+    if constexpr (!kMasked)
+      if (!has_small_tiles(call)) return launch_forward<Forward<T, 192, 128, 64, 2, kMasked>>(call, workspace, context);
+    return launch_forward<Forward<T, 128, 128, 64, kMasked ? 2 : 3, kMasked>>(call, workspace, context);
   }
-  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kBits>>(call, workspace, context);
-  if constexpr (!kBits)
-    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kBits>>(call, workspace, context);
-  return launch_forward<Forward<T, 128, 80, 256, 2, kBits>>(call, workspace, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kMasked>>(call, workspace, context);
+  if constexpr (!kMasked)
+    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kMasked>>(call, workspace, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2, kMasked>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

@@ -6,7 +6,7 @@
 // results. Limit: reading k and v.
 #include "core/cuda/launch.cuh"
 #include "ops/attention/attention_fragments.cuh"
-#include "ops/attention/attention_paths.h"
+#include "ops/attention/attention_kernels.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const Range visible = call.band.keys(sequence, Range{query_of(0), query_of(rows - 1) + 1});
   const Range keys{max(visible.begin, split * splits.keys), min(visible.end, (split + 1) * splits.keys)};
   if (keys.is_empty()) {
-    if (threadIdx.x < rows) splits.states[result_of(threadIdx.x)] = {kNothing<float>, -1};
+    if (threadIdx.x < rows) splits.states[result_of(threadIdx.x)] = {kNegInf<float>, -1};
     return;
   }
 
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
         if (is_visible)
           any |= 1u << row;
         else
-          scores[0][j][e] = kNothing<float>;
+          scores[0][j][e] = kNegInf<float>;
       }
     softmax.add(scores, y, score.factor);
     multiply_scores<AlongRows<kPitch>>(y, scores, k + kN * kPitch);
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   __syncthreads();
   for (int i = threadIdx.x; i < rows * kD; i += Tile::kThreads) {
     const int row = i / kD, column = i % kD;
-    float max = kNothing<float>, sum = 0, joined = 0;
+    float max = kNegInf<float>, sum = 0, joined = 0;
     bool none = true;
 #pragma unroll
     for (int w = 0; w < Tile::kWarps; ++w) max = fmaxf(max, states[w * Tile::kRows + row].max);
@@ -155,10 +155,10 @@ __global__ void __launch_bounds__(Tile::kThreads)
     for (int w = 0; w < Tile::kWarps; ++w) {
       const Splits::State state = states[w * Tile::kRows + row];
       if (state.sum < 0) continue;
-      const float share = share_of(state.max, max, score.factor);
+      const float rescale = rescale_factor(state.max, max, score.factor);
       none = false;
-      sum += share * state.sum;
-      joined += share * warp_partials[(w * Tile::kRows + row) * kD + column];
+      sum += rescale * state.sum;
+      joined += rescale * warp_partials[(w * Tile::kRows + row) * kD + column];
     }
     const int64_t result = result_of(row);
     if (column < splits.pitch) splits.y[result * splits.pitch + column] = joined;
@@ -175,12 +175,12 @@ __global__ void __launch_bounds__(kCombineThreads)
     attention_combine_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits) {
   begin_kernel();
   extern __shared__ int4 shared[];
-  float* const shares = reinterpret_cast<float*>(shared);    // per split; negative if it has no visible key
-  float* const warp_partials = shares + Splits::kMaxSplits;  // [warp], then [warp, column]
+  float* const rescales = reinterpret_cast<float*>(shared);    // per split; negative if it has no visible key
+  float* const warp_partials = rescales + Splits::kMaxSplits;  // [warp], then [warp, column]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t row = blockIdx.x;
 
-  Splits::State state{kNothing<float>, -1};
+  Splits::State state{kNegInf<float>, -1};
   if (threadIdx.x < splits.count) state = splits.states[row * splits.count + threadIdx.x];
   float max = state.max;
 #pragma unroll
@@ -189,9 +189,10 @@ __global__ void __launch_bounds__(kCombineThreads)
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < kCombineWarps; ++w) max = fmaxf(max, warp_partials[w]);
-  if (threadIdx.x < splits.count) shares[threadIdx.x] = state.sum < 0 ? -1 : share_of(state.max, max, score.factor);
+  if (threadIdx.x < splits.count)
+    rescales[threadIdx.x] = state.sum < 0 ? -1 : rescale_factor(state.max, max, score.factor);
   __syncthreads();
-  float sum = state.sum < 0 ? 0 : share_of(state.max, max, score.factor) * state.sum;
+  float sum = state.sum < 0 ? 0 : rescale_factor(state.max, max, score.factor) * state.sum;
   const bool some = __any_sync(~0u, !(state.sum < 0));
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
@@ -214,11 +215,11 @@ __global__ void __launch_bounds__(kCombineThreads)
     float4 joined = {0, 0, 0, 0};
 #pragma unroll 8
     for (int split = begin; split < end; ++split) {
-      const float share = shares[split];
-      if (share < 0) continue;
+      const float rescale = rescales[split];
+      if (rescale < 0) continue;
       const float4 y =
           *reinterpret_cast<const float4*>(splits.y + (row * splits.count + split) * splits.pitch + column);
-      joined.x += share * y.x, joined.y += share * y.y, joined.z += share * y.z, joined.w += share * y.w;
+      joined.x += rescale * y.x, joined.y += rescale * y.y, joined.z += rescale * y.z, joined.w += rescale * y.w;
     }
     *reinterpret_cast<float4*>(warp_partials + warp * splits.pitch + column) = joined;
   }
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(kCombineThreads)
     for (int w = 0; w < kCombineWarps; ++w) joined += warp_partials[w * splits.pitch + threadIdx.x];
     call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
   }
-  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNothing<float> : score.scaled(max) + logf(sum);
+  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNegInf<float> : score.scaled(max) + logf(sum);
 }
 
 template <class T, class Tile>

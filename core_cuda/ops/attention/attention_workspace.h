@@ -33,12 +33,12 @@ struct BackwardSums {
     if (size_of(call.dtype) != 2) return;
     const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
     dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
-    semaphore_count = 1 + dq_rows / kMinTile * kMostParts;
+    semaphore_count = 1 + dq_rows / kMinTile * kMaxParts;
     semaphores = static_cast<int*>(take(semaphore_count * sizeof(int)));
   }
 
-  static constexpr int kTile = 64;                     // queries: each sequence has whole tiles of dq
-  static constexpr int kMinTile = 16, kMostParts = 2;  // queries; parts of the columns of dq
+  static constexpr int kTile = 64;                    // queries: each sequence has whole tiles of dq
+  static constexpr int kMinTile = 16, kMaxParts = 2;  // queries; parts of the columns of dq
 
   // Features of q and v, padded to the tile width of the kernels.
   static int pitch_of(const Attention& call) {
@@ -57,7 +57,7 @@ struct BackwardSums {
   size_t size = 0;            // bytes of all
   void* delta;                // [rows], the sum of dy * y less dlse, in the compute type
   float* dq = nullptr;        // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
-  int* semaphores = nullptr;  // how many tiles of keys have added to a tile of dq; the first numbers the blocks
+  int* semaphores = nullptr;  // key tiles already added to each dq tile; semaphores[0] is the block counter
   int64_t semaphore_count = 0;
 
  private:
@@ -139,8 +139,8 @@ struct Splits {
     constexpr int kStep = 64, kLeast = 128;
     const int blocks = call.keys >= kManyKeys ? 128 : 384;
     const int most = std::clamp(blocks / std::max(call.key_heads, 1), 8, kMaxSplits);
-    const int share = (call.keys + most - 1) / most;
-    return share <= kLeast ? kLeast : (share + kStep - 1) / kStep * kStep;
+    const int per_split = (call.keys + most - 1) / most;
+    return per_split <= kLeast ? kLeast : (per_split + kStep - 1) / kStep * kStep;
   }
   static constexpr int kManyKeys = 4096;
 
@@ -178,7 +178,7 @@ inline size_t mask_bytes(const Attention& call) {
   return has_tiles ? MaskTiles(call, kMinQueries, kMinKeys, nullptr).count() : 0;
 }
 
-// Bytes of workspace of the operators, on any device.
+// Bytes of workspace of the operators on a GPU.
 inline size_t attention_workspace(const Attention& call) {
   return PackedOffsets(call, nullptr).size + (is_split_kv(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }

@@ -9,8 +9,7 @@ namespace {
 // A thread has 64 registers. Exponentials of doubles take 118 if the kernel loops over rows: the compiler grants them
 // if the launch bounds allow one block of 512 threads per multiprocessor.
 template <RowVariant kVariant, class T>
-inline constexpr int kSoftmaxThreads =
-    sizeof(T) == 8 && kVariant == RowVariant::cluster ? kRowThreads : kMostRowThreads;
+inline constexpr int kSoftmaxThreads = sizeof(T) == 8 && kVariant == RowVariant::cluster ? kRowThreads : kMaxRowThreads;
 
 template <RowVariant kVariant, bool kAligned, class T, class Mask>
 __global__ void __launch_bounds__((kSoftmaxThreads<kVariant, T>), 1)
@@ -25,7 +24,7 @@ __global__ void __launch_bounds__((kSoftmaxThreads<kVariant, T>), 1)
     row.finish(scratch, [](const MaxSum<A>& all) { return all; });
   } else {
     RowCluster cluster(groups);
-    __shared__ MaxSum<A> of_blocks[2][kMostCluster];
+    __shared__ MaxSum<A> of_blocks[2][kMaxCluster];
     const auto of_row = [&](const MaxSum<A>& of_block) {
       if (groups.cluster == 1) return of_block;
       return joined(cluster.gather(of_block, of_blocks), groups.cluster, call.factor);
@@ -48,7 +47,7 @@ Status launch_softmax(const Softmax<T>& call, const Mask& mask, const Context& c
   };
   const auto tiles = softmax_kernel<RowVariant::tiles, kAligned, T, Mask>;
   // For doubles, whose exponentials need many registers, one block of 1024 threads is faster than a cluster of two.
-  constexpr int kMost = sizeof(T) == 8 ? kMostRowThreads : kRowThreads;
+  constexpr int kMost = sizeof(T) == 8 ? kMaxRowThreads : kRowThreads;
   const RowGroups groups = block_or_cluster<T, packs_of(RowVariant::many)>(call.cols, kMost, tiles);
   switch (variant_of(groups, call.rows, call.cols)) {
     case RowVariant::many:

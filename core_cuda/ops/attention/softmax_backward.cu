@@ -61,7 +61,7 @@ struct BackwardTile {
 // The variant is a run-time condition: as a constant, the compiler would keep the elements of both tensors in
 // the compute type and spill 96 bytes.
 template <bool kAligned, class T>
-__global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
+__global__ void __launch_bounds__(kMaxRowThreads) softmax_backward_kernel(SoftmaxBackward<T> call, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
   RowCluster cluster(groups);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kMostRowThreads) softmax_backward_kernel(Softm
     sum += row.dot();
     row.reset();
   });
-  __shared__ A scratch[32], of_blocks[2][kMostCluster];
+  __shared__ A scratch[32], of_blocks[2][kMaxCluster];
   sum = cluster.sum(row_reduce(me, sum, scratch, [](A a, A b) { return a + b; }), of_blocks);
   groups.each_tile(call.cols, [&](int64_t tile) {
     if (!held) row.load(tile);
@@ -87,7 +87,7 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
   const bool aligned = are_rows_aligned(call.cols, call.dy, call.dy_stride) &&
                        are_rows_aligned(call.cols, call.y, call.y_stride) && is_aligned(call.dx);
   const auto kernel = aligned ? softmax_backward_kernel<true, T> : softmax_backward_kernel<false, T>;
-  const RowGroups groups = block_or_cluster<T, kBackwardPacks>(call.cols, kMostRowThreads, kernel);
+  const RowGroups groups = block_or_cluster<T, kBackwardPacks>(call.cols, kMaxRowThreads, kernel);
   return launch(context, kernel, groups.grid(call.rows), call, groups);
 }
 

@@ -46,7 +46,7 @@ __device__ MaxSum<A> joined(const MaxSum<A>* of_blocks, int count, A factor) {
   const MaxSum<A> mine = of_blocks[threadIdx.x & (count - 1)];
   MaxSum<A> all = mine;
   for (int offset = 1; offset < count; offset *= 2) all.max = fmax(all.max, exchanged(all.max, offset));
-  all.sum = product(mine.sum, share_of(mine.max, all.max, factor));
+  all.sum = product(mine.sum, rescale_factor(mine.max, all.max, factor));
   for (int offset = 1; offset < count; offset *= 2) all.sum += exchanged(all.sum, offset);
   return all;
 }
@@ -95,7 +95,7 @@ class SoftmaxRow {
     Seen seen;
     see(seen);
     const MaxSum<A> row = of_row(of_block(seen, scratch));
-    store(0, share_of(seen.max, row.max, call_.factor) / row.sum);
+    store(0, rescale_factor(seen.max, row.max, call_.factor) / row.sum);
   }
 
   // Loads, reduces and stores a row that does not fit into registers.
@@ -155,13 +155,13 @@ class SoftmaxRow {
       if (are_all_visible(p)) continue;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (!is_visible(p, i)) values_[p][i] = kNothing<A>;
+        if (!is_visible(p, i)) values_[p][i] = kNegInf<A>;
     }
   }
 
   // Running statistics of this thread.
   struct Seen {
-    A max = kNothing<A>, sums[kHalves] = {};
+    A max = kNegInf<A>, sums[kHalves] = {};
   };
 
   // Replaces the values by exponentials and adds them.
@@ -173,9 +173,9 @@ class SoftmaxRow {
       for (int i = 0; i < kSize; ++i) seen.max = fmax(seen.max, values_[p][i]);
     if constexpr (kVariant == RowVariant::few) seen.max = fmax(seen.max, exchanged(seen.max, 1));
     if constexpr (kVariant == RowVariant::tiles) {
-      const A share = share_of(before, seen.max, call_.factor);
+      const A rescale = rescale_factor(before, seen.max, call_.factor);
 #pragma unroll
-      for (A& sum : seen.sums) sum = product(sum, share);
+      for (A& sum : seen.sums) sum = product(sum, rescale);
     }
     exponentials(base_of(seen.max));
 #pragma unroll
@@ -194,9 +194,9 @@ class SoftmaxRow {
   // Maximum and sum over the threads of the row in this block.
   __device__ MaxSum<A> of_block(const Seen& seen, A (&scratch)[2][32]) const {
     const A max = row_reduce(me_, seen.max, scratch[0], [](A a, A b) { return fmax(a, b); });
-    const A share = share_of(seen.max, max, call_.factor);
-    A sum = product(seen.sums[0], share);
-    if constexpr (kHalves == 2) sum += product(seen.sums[1], share);
+    const A rescale = rescale_factor(seen.max, max, call_.factor);
+    A sum = product(seen.sums[0], rescale);
+    if constexpr (kHalves == 2) sum += product(seen.sums[1], rescale);
     return {max, row_reduce(me_, sum, scratch[1], [](A a, A b) { return a + b; })};
   }
 

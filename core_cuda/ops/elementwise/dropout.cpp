@@ -13,7 +13,7 @@ Status check_seed(Rule& rule, int seed) {
   return {};
 }
 
-Status check_dropout(Rule& rule, int seed, AttributePlace<double> dropout) {
+Status check_dropout(Rule& rule, int seed, AttributeIndex<double> dropout) {
   const double rate = rule.attributes[dropout];
   const bool is_given = rule.inputs[seed].present;
   if (is_given != (rate > 0))

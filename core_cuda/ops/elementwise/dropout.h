@@ -38,6 +38,6 @@ Dropout dropout_of(const Call& call) {
 Status check_seed(Rule& rule, int seed);
 
 // Checks the seed and the rate of an operator with optional dropout.
-Status check_dropout(Rule& rule, int seed, AttributePlace<double> dropout);
+Status check_dropout(Rule& rule, int seed, AttributeIndex<double> dropout);
 
 }  // namespace fusedops

@@ -14,17 +14,17 @@ Status forward_rule(Rule& rule) { return loss_rule(rule, kAt, kLogits, rule.inpu
 
 Status backward_rule(Rule& rule) {
   const Shape& logits = rule.inputs[kBackwardLogits];
-  FUSEDOPS_TRY(loss_gradient_rule(rule, kBackwardAt, kBackwardLogits, logits));
+  FUSEDOPS_TRY(loss_backward_rule(rule, kBackwardAt, kBackwardLogits, logits));
   rule.outputs[output_of(kCrossEntropyBackward, "dlogits")] = logits;
   return {};
 }
 
-// GPU: RowSums of every tile, then loss and row count of every block. CPU: the loss of every row, which is less.
+// GPU: RowStats of every tile, then loss and row count of every block. CPU: the loss of every row, which is less.
 size_t forward_workspace(const Call& call) {
   const View& logits = *call.inputs[kLogits];
   const Rows shape = as_rows(logits);
-  const LossTiles tile_sums(shape.count, shape.size, logits.dtype);
-  return (4 * shape.count * tile_sums.tiles + 2 * tile_sums.blocks) * size_of(compute_dtype(logits.dtype));
+  const LossTiles tile_stats(shape.count, shape.size, logits.dtype);
+  return (4 * shape.count * tile_stats.tiles + 2 * tile_stats.blocks) * size_of(compute_dtype(logits.dtype));
 }
 
 template <class T>
@@ -34,7 +34,7 @@ Status forward_rows(const Call& call) {
   const Losses<A> losses(call, kAt, logits.rows, logits.columns);
   return cpu::finish_losses(
       losses, call.op.name, call.context, 50 + logits.columns / 2, static_cast<A*>(call.workspace),
-      [&](int64_t row) { return cpu::row_sums(losses, logits.row(row), logits.columns); },
+      [&](int64_t row) { return cpu::row_stats(losses, logits.row(row), logits.columns); },
       [&](int64_t row, int64_t label) { return to_compute(logits.row(row)[losses.column_of(label)]); });
 }
 

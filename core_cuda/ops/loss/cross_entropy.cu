@@ -9,7 +9,7 @@ namespace {
 
 template <class T>
 struct LabelInRow {
-  Logits<T> logits;
+  LogitRows<T> logits;
   int64_t first_class;
 
   __device__ compute_t<T> operator()(int64_t row, int64_t label) const {
@@ -22,10 +22,10 @@ Status forward(const Call& call) {
   using A = compute_t<T>;
   const auto logits = logits_of<T>(*call.inputs[input_of(kCrossEntropy, "logits")]);
   const Losses<A> losses(call, kCrossEntropy, logits.rows, logits.columns);
-  auto* const tile_sums = static_cast<RowSums<A>*>(call.workspace);
-  const TileSums<A> sums = {tile_sums, row_tiles<T, kSumPacks>(logits.columns).per_row};
-  FUSEDOPS_TRY(sum_tiles<T>(losses, logits, PlainLogit(), sums, call.context));
-  auto* const totals = reinterpret_cast<Total<A>*>(tile_sums + logits.rows * sums.stride);
+  auto* const tile_stats = static_cast<RowStats<A>*>(call.workspace);
+  const TileStats<A> sums = {tile_stats, row_tiles<T, kSumPacks>(logits.columns).per_row};
+  FUSEDOPS_TRY(store_tile_stats<T>(losses, logits, PlainLogit(), sums, call.context));
+  auto* const totals = reinterpret_cast<Total<A>*>(tile_stats + logits.rows * sums.stride);
   return finish_losses(losses, sums, LabelInRow<T>{logits, losses.first_class}, totals, call.context);
 }
 
@@ -79,7 +79,7 @@ struct RowOfLogits {
 
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
-    cross_entropy_backward_kernel(const LossGradient<compute_t<T>> gradient, const Logits<T> logits, T* dlogits,
+    cross_entropy_backward_kernel(const LossGradient<compute_t<T>> gradient, const LogitRows<T> logits, T* dlogits,
                                   const int64_t dlogits_stride, const RowTiles tiles) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;

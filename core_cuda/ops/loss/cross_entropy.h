@@ -41,7 +41,7 @@ FUSEDOPS_CUDA_KERNEL Status cross_entropy_backward_cuda(const Call& call);
 
 // Rows of logits, or of a block of their columns.
 template <class T>
-struct Logits {
+struct LogitRows {
   const T* data;
   int64_t stride;
   int64_t rows, columns;
@@ -50,7 +50,7 @@ struct Logits {
 };
 
 template <class T>
-Logits<T> logits_of(const View& view) {
+LogitRows<T> logits_of(const View& view) {
   const Rows rows = as_rows(view);
   return {static_cast<const T*>(view.data), rows.stride, rows.count, rows.size};
 }

@@ -29,7 +29,7 @@ Status forward_rule(Rule& rule) {
 Status backward_rule(Rule& rule) {
   Shape logits;
   FUSEDOPS_TRY(check_linear(rule, kBackwardAt, &logits));
-  FUSEDOPS_TRY(loss_gradient_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x, logits));
+  FUSEDOPS_TRY(loss_backward_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x, logits));
   const Shape &x = rule.inputs[kBackwardAt.x], &weight = rule.inputs[kBackwardAt.weight],
               &bias = rule.inputs[kBackwardAt.bias];
   const bool need_dbias = bias.present && rule.attributes[kNeedDbias];
@@ -68,20 +68,20 @@ struct Cpu {
   }
 
   template <class A, class T>
-  static Status sum_tiles(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
-                          int64_t tile, const Context& context) {
+  static Status reduce_block(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
+                             int64_t tile, const Context& context) {
     context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        A* const x = block.sums + i * block.columns;
+        A* const x = block.products + i * block.columns;
         if (block.bias || block.cap != 0)
 #pragma GCC ivdep
           for (int64_t j = 0; j < block.columns; ++j) x[j] = block.logit(x[j], j).value;
         const int64_t row = block.row + i, at = losses.labels[row] - block.first_class;
         if (at >= 0 && at < block.columns) memory.label_logits[row] = x[at];
         constexpr int64_t kTile = LossTiles::kTileBytes / sizeof(A);
-        RowSums<A>* to = memory.tile_sums + row * memory.tiles + tile;
+        RowStats<A>* to = memory.tile_stats + row * memory.tiles + tile;
         for (int64_t j = 0; j < block.columns || j == 0; j += kTile)
-          *to++ = cpu::row_sums(losses, x + j, std::min(kTile, block.columns - j));
+          *to++ = cpu::row_stats(losses, x + j, std::min(kTile, block.columns - j));
       }
     });
     return {};
@@ -91,7 +91,7 @@ struct Cpu {
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
     return cpu::finish_losses(
         losses, call.op.name, call.context, 50, memory.losses,
-        [&](int64_t row) { return losses.combined(memory.tile_sums + row * memory.tiles, memory.tiles); },
+        [&](int64_t row) { return losses.combined(memory.tile_stats + row * memory.tiles, memory.tiles); },
         [&](int64_t row, int64_t) { return memory.label_logits[row]; });
   }
 
@@ -101,7 +101,7 @@ struct Cpu {
     context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.first_class;
-        const A* const x = block.sums + i * block.columns;
+        const A* const x = block.products + i * block.columns;
         T* const to = dz + i * block.columns;
         if (gradient.is_ignored(label)) {
           std::fill_n(to, block.columns, T{});
@@ -158,7 +158,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at) {
   const bool transpose = call.attributes[at.transpose_weight];
   const Rows x_rows = as_rows(xs);
   dtype = xs.dtype;
-  rows = x_rows.count, depth = x_rows.size, classes = weights.sizes[transpose ? 0 : 1];
+  rows = x_rows.count, depth = x_rows.size, columns = weights.sizes[transpose ? 0 : 1];
   x = {xs.data, false, x_rows.stride, 0};
   weight = Matmul::Matrix::of(weights, transpose);
   bias = biases ? biases->data : nullptr;
@@ -168,7 +168,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at) {
   const int64_t size = size_of(compute_dtype(dtype)), tile = LossTiles::kTileBytes / size;
   const int64_t tiles = kGradientBytes / (std::max<int64_t>(rows, 1) * size_of(dtype) * tile);
   block_columns = std::max<int64_t>(tiles, 1) * tile;
-  const int64_t most = kBlockBytes / (std::max<int64_t>(std::min(block_columns, classes), 1) * size);
+  const int64_t most = kBlockBytes / (std::max<int64_t>(std::min(block_columns, columns), 1) * size);
   constexpr int64_t kRows = 128;  // rows of a tile of the product
   block_rows = std::min(most < kRows ? std::max<int64_t>(most, 1) : most / kRows * kRows, std::max<int64_t>(rows, 1));
 }
@@ -178,7 +178,7 @@ LossProducts::LossProducts(const Call& call, void* workspace)
   need_dx = call.attributes[kNeedDx], need_dweight = call.attributes[kNeedDweight];
   need_dbias = linear.bias && call.attributes[kNeedDbias];
   sums = memory_.take(linear.block_bytes());
-  dz = memory_.take(linear.rows * std::min(linear.block_columns, linear.classes) * size_of(linear.dtype));
+  dz = memory_.take(linear.rows * std::min(linear.block_columns, linear.columns) * size_of(linear.dtype));
   const DType wide = compute_dtype(linear.dtype);
   if (need_dx && wide != linear.dtype && !linear.is_one_block())
     dx_sums = memory_.take(linear.rows * linear.depth * size_of(wide));
@@ -194,7 +194,7 @@ Matmul LossProducts::dweight(int64_t column, int64_t columns) const {
             linear.rows,  gradient.turned(),
             linear.x,     to + column * linear.depth * size};
   Matmul product(linear.dtype, 1, linear.depth, columns, linear.rows, linear.x.turned(), gradient, to + column * size);
-  product.c_stride = linear.classes;
+  product.c_stride = linear.columns;
   return product;
 }
 
@@ -210,7 +210,7 @@ Matmul LossProducts::dx_product(int64_t column, int64_t columns, void* to) const
 }
 
 Matmul LossProducts::dx(int64_t column, int64_t columns) const {
-  if (linear.is_one_block()) return whole_dx();
+  if (linear.is_one_block()) return dx_of_all_columns();
   return dx_product(column, columns, dx_sums ? dx_sums : dx_).to_sums(/*add=*/column > 0).without_workspace();
 }
 

@@ -3,10 +3,10 @@
 #include "core/cuda/gpu.h"
 #include "core/cuda/launch.cuh"
 #include "ops/loss/linear_cross_entropy.h"
+#include "ops/loss/linear_cross_entropy_dispatch.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
-#include "ops/loss/linear_cross_entropy_paths.h"
 #include "ops/loss/losses.cuh"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 
 namespace fusedops {
 namespace cuda {
@@ -38,8 +38,8 @@ struct StoredLabelLogit {
 constexpr int kFinePerTile = LossTiles::kTileBytes / sizeof(float) / kFineColumns;
 
 __global__ void __launch_bounds__(kThreads)
-    combine_tiles_kernel(const Losses<float> losses, const RowSums<float>* fine, int64_t rows, int64_t tiles,
-                         int64_t fine_tiles, const TileSums<float> coarse) {
+    combine_tiles_kernel(const Losses<float> losses, const RowStats<float>* fine, int64_t rows, int64_t tiles,
+                         int64_t fine_tiles, const TileStats<float> coarse) {
   begin_kernel();
   const int64_t warp = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32, row = warp / tiles, tile = warp % tiles;
   const int lane = threadIdx.x % 32;
@@ -49,12 +49,12 @@ __global__ void __launch_bounds__(kThreads)
   // Each lane combines adjacent tiles, then lanes are combined pairwise.
   constexpr int kPerLane = kFinePerTile / 32;
   const int own = max(0, min(kPerLane, count - lane * kPerLane));
-  RowSums<float> sums = losses.combined(fine + lane * kPerLane, own);
+  RowStats<float> sums = losses.combined(fine + lane * kPerLane, own);
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
-    RowSums<float> pair[2] = {sums,
-                              {exchanged(sums.max, offset), exchanged(sums.exponentials, offset),
-                               exchanged(sums.mean, offset), exchanged(sums.class_fraction, offset)}};
+    RowStats<float> pair[2] = {sums,
+                               {exchanged(sums.max, offset), exchanged(sums.exponentials, offset),
+                                exchanged(sums.mean, offset), exchanged(sums.class_fraction, offset)}};
     sums = pair[0].class_fraction == 0 ? pair[1] : pair[1].class_fraction == 0 ? pair[0] : losses.combined(pair, 2);
   }
   if (lane == 0) coarse.at(row, tile) = sums;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool ignored = gradient.is_ignored(label);
   const A slope = gradient.is_class(label) ? gradient.slope(row) : std::numeric_limits<A>::quiet_NaN();
   const auto derivative = gradient.derivative(row, slope), of_label = gradient.derivative_of_label(row, slope);
-  const A* const sums = block.sums + me.row * block.columns;
+  const A* const sums = block.products + me.row * block.columns;
 #pragma unroll
   for (int p = 0; p < kGradientPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
@@ -114,7 +114,7 @@ struct Gpu {
   static Status choose(const LogitsProblem& problem, LogitsKernel* kernel) {
     GpuProperties gpu;
     FUSEDOPS_TRY(current_gpu(&gpu));
-    const LogitsEntry& entry = first_that_takes(kLogits, problem, gpu);
+    const LogitsEntry& entry = first_that_accepts(kLogits, problem, gpu);
     log_kernel(entry, gpu);
     *kernel = entry.kernel;
     return {};
@@ -132,13 +132,13 @@ struct Gpu {
     if constexpr (sizeof(T) == 2) {
       if (!*done) return {};
       const int64_t per_row = fine_tiles(columns), tiles = LossTiles(linear.rows, columns, DType::f32).tiles;
-      auto* const fine = reinterpret_cast<RowSums<float>*>(memory.sums);
-      const int64_t most = linear.block_bytes() / (per_row * sizeof(RowSums<float>));
+      auto* const fine = reinterpret_cast<RowStats<float>*>(memory.sums);
+      const int64_t most = linear.block_bytes() / (per_row * sizeof(RowStats<float>));
       for (int64_t row = 0; row < linear.rows; row += most) {
         const int64_t rows = std::min(most, linear.rows - row);
         const auto block = linear.block<T>(row, rows, column, columns, nullptr);
         FUSEDOPS_TRY(sum_logits_sm90(losses, linear.product(block), block, fine, memory.label_logits, context));
-        const TileSums<float> coarse = {memory.tile_sums + row * memory.tiles + tile, memory.tiles};
+        const TileStats<float> coarse = {memory.tile_stats + row * memory.tiles + tile, memory.tiles};
         FUSEDOPS_TRY(launch(context, combine_tiles_kernel, (rows * tiles * 32 + kThreads - 1) / kThreads, kThreads,
                             losses, fine, rows, tiles, per_row, coarse));
       }
@@ -163,17 +163,19 @@ struct Gpu {
   }
 
   template <class A, class T>
-  static Status sum_tiles(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
-                          int64_t tile, const Context& context) {
-    const Logits<A> logits = {block.sums, block.columns, block.rows, block.columns};
-    const TileSums<A> to = {memory.tile_sums + block.row * memory.tiles + tile, memory.tiles};
-    return cuda::sum_tiles<A>(losses, logits, BlockLogit<T>{block, losses.labels, memory.label_logits}, to, context);
+  static Status reduce_block(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
+                             int64_t tile, const Context& context) {
+    const LogitRows<A> logits = {block.products, block.columns, block.rows, block.columns};
+    const TileStats<A> to = {memory.tile_stats + block.row * memory.tiles + tile, memory.tiles};
+    return cuda::store_tile_stats<A>(losses, logits, BlockLogit<T>{block, losses.labels, memory.label_logits}, to,
+                                     context);
   }
 
   template <class A>
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
-    return finish_losses(losses, TileSums<A>{memory.tile_sums, memory.tiles}, StoredLabelLogit<A>{memory.label_logits},
-                         reinterpret_cast<Total<A>*>(memory.totals), call.context);
+    return finish_losses(losses, TileStats<A>{memory.tile_stats, memory.tiles},
+                         StoredLabelLogit<A>{memory.label_logits}, reinterpret_cast<Total<A>*>(memory.totals),
+                         call.context);
   }
 
   template <class A, class T>

@@ -76,9 +76,9 @@ FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_backward_cuda(const Call& call)
 // Argument indices of the inputs of the logits.
 struct LinearArguments {
   int x, weight, bias;
-  AttributePlace<double> softcap;
-  AttributePlace<bool> transpose_weight;
-  AttributePlace<int64_t> first_class;
+  AttributeIndex<double> softcap;
+  AttributeIndex<bool> transpose_weight;
+  AttributeIndex<int64_t> first_class;
 
   consteval LinearArguments(const Signature& op)
       : x(input_of(op, "x")),
@@ -94,7 +94,7 @@ template <class T>
 struct LogitBlock {
   using A = compute_t<T>;
 
-  A* sums;  // [rows, columns]
+  A* products;  // [rows, columns]
   int64_t row, rows;
   int64_t first_class, columns;  // first_class: class of the first column
   const T* bias;                 // of these columns; null: none
@@ -116,10 +116,10 @@ struct LinearLogits {
   // End of the block that begins at `column`. Columns behind the last multiple of kMultiple form a separate block, so
   // that the rows of the others are aligned for TMA.
   int64_t end(int64_t column) const {
-    const int64_t whole = classes - classes % kMultiple;
-    return column < whole ? std::min(column + block_columns, whole) : classes;
+    const int64_t whole = columns - columns % kMultiple;
+    return column < whole ? std::min(column + block_columns, whole) : columns;
   }
-  bool is_one_block() const { return end(0) == classes; }
+  bool is_one_block() const { return end(0) == columns; }
 
   // Calls body(column, columns) for each block of columns; at least once.
   template <class Body>
@@ -128,7 +128,7 @@ struct LinearLogits {
     do {
       FUSEDOPS_TRY(body(column, end(column) - column));
       column = end(column);
-    } while (column < classes);
+    } while (column < columns);
     return {};
   }
 
@@ -142,18 +142,18 @@ struct LinearLogits {
   template <class T>
   LogitBlock<T> block(int64_t row, int64_t rows, int64_t column, int64_t columns, compute_t<T>* sums) const {
     using A = compute_t<T>;
-    const T* const of_columns = bias ? static_cast<const T*>(bias) + column : nullptr;
+    const T* const bias_of_block = bias ? static_cast<const T*>(bias) + column : nullptr;
     const A cap(softcap), inverse_cap(softcap ? 1 / softcap : 0);
-    return {sums, row, rows, first_class + column, columns, of_columns, cap, inverse_cap};
+    return {sums, row, rows, first_class + column, columns, bias_of_block, cap, inverse_cap};
   }
   template <class T>
   Matmul product(const LogitBlock<T>& block) const {
     Matmul sums(dtype, 1, block.rows, block.columns, depth, x.from(block.row, 0, dtype),
-                weight.from(0, block.first_class - first_class, dtype), block.sums);
+                weight.from(0, block.first_class - first_class, dtype), block.products);
     return sums.to_sums(/*add=*/false).without_workspace();
   }
 
-  int64_t block_bytes() const { return block_rows * std::min(block_columns, classes) * size_of(compute_dtype(dtype)); }
+  int64_t block_bytes() const { return block_rows * std::min(block_columns, columns) * size_of(compute_dtype(dtype)); }
 
   static constexpr int64_t kMultiple = 64;
   // kBlockBytes: the sums of a block stay in the L2 cache of a large GPU. kGradientBytes: size of dz, unless a minimum
@@ -161,10 +161,10 @@ struct LinearLogits {
   static constexpr int64_t kBlockBytes = 32 << 20, kGradientBytes = 128 << 20;
 
   DType dtype;
-  int64_t rows, depth, classes;  // classes: those that have a column
+  int64_t rows, depth, columns;
   int64_t first_class;
   int64_t block_rows, block_columns;
-  Matmul::Matrix x, weight;  // [rows, depth] and [depth, classes]
+  Matmul::Matrix x, weight;  // [rows, depth] and [depth, columns]
   const void* bias;
   double softcap;
 };
@@ -177,18 +177,18 @@ struct LossMemory {
       tiles += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
       return Status();
     });
-    const LossTiles all(linear.rows, linear.classes, compute_dtype(linear.dtype));
+    const LossTiles all(linear.rows, linear.columns, compute_dtype(linear.dtype));
     const auto take = [&](int64_t count) { return static_cast<A*>(memory.take(count * sizeof(A))); };
-    tile_sums = reinterpret_cast<RowSums<A>*>(take(4 * linear.rows * tiles));
+    tile_stats = reinterpret_cast<RowStats<A>*>(take(4 * linear.rows * tiles));
     label_logits = take(linear.rows);
     losses = take(linear.rows);
     totals = take(2 * all.blocks);
     sums = static_cast<A*>(memory.take(linear.block_bytes()));
   }
 
-  Memory memory;
+  WorkspaceAllocator memory;
   int64_t tiles = 0;         // tiles of a row, over all blocks
-  RowSums<A>* tile_sums;     // [rows, tiles]
+  RowStats<A>* tile_stats;   // [rows, tiles]
   A *label_logits, *losses;  // [rows]
   A* totals;
   A* sums;  // one block of logits
@@ -203,7 +203,7 @@ class LossProducts {
   // dW of the block, dx or its contribution from the block, and dbias of the block.
   Matmul dweight(int64_t column, int64_t columns) const;
   Matmul dx(int64_t column, int64_t columns) const;
-  Matmul whole_dx() const { return dx_product(0, linear.classes, dx_); }
+  Matmul dx_of_all_columns() const { return dx_product(0, linear.columns, dx_); }
   Status run_dbias(int64_t column, int64_t columns) const;
 
   size_t workspace() const;
@@ -220,7 +220,7 @@ class LossProducts {
   auto with_dbias(int64_t column, int64_t columns, Body&& body) const;
 
   const Call& call_;
-  Memory memory_;
+  WorkspaceAllocator memory_;
   void* dx_;
 };
 

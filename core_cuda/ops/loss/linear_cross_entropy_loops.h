@@ -10,7 +10,7 @@ template <class T, class Device>
 Status linear_cross_entropy_forward(const Call& call) {
   using A = compute_t<T>;
   const LinearLogits linear(call, kLinearCrossEntropy);
-  const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.classes);
+  const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.columns);
   const LossMemory<A> memory(linear, call.workspace);
   FUSEDOPS_TRY(Device::check_labels(losses, call));
   int64_t tile = 0;
@@ -21,7 +21,7 @@ Status linear_cross_entropy_forward(const Call& call) {
       FUSEDOPS_TRY(linear.for_each_row_block([&](int64_t row, int64_t rows) {
         const auto block = linear.block<T>(row, rows, column, columns, memory.sums);
         FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
-        return Device::sum_tiles(losses, block, memory, tile, call.context);
+        return Device::reduce_block(losses, block, memory, tile, call.context);
       }));
     tile += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
     return Status();
@@ -34,7 +34,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
   using A = compute_t<T>;
   const LossProducts products(call, call.workspace);
   const LinearLogits& linear = products.linear;
-  const LossGradient<A> gradient(call, kLinearCrossEntropyBackward, linear.rows, linear.classes);
+  const LossGradient<A> gradient(call, kLinearCrossEntropyBackward, linear.rows, linear.columns);
   FUSEDOPS_TRY(Device::check_labels(gradient, call));
   FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
     T* const dz = static_cast<T*>(products.dz);
@@ -53,7 +53,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
     return Device::multiply(products.dx(column, columns), products.rest(), call.context);
   }));
   if (!products.dx_sums) return {};
-  return Device::round(products.dx_sums, products.whole_dx(), call.context);
+  return Device::round(products.dx_sums, products.dx_of_all_columns(), call.context);
 }
 
 }  // namespace fusedops

@@ -4,7 +4,7 @@ namespace fusedops::cuda {
 
 template <class T>
 Status sum_logits_sm90(const LossRows<float>& losses, const Matmul& product, const LogitBlock<T>& block,
-                       RowSums<float>* fine, float* label_logits, const Context& context) {
+                       RowStats<float>* fine, float* label_logits, const Context& context) {
   StoreLoss<T> epilogue = {};
   epilogue.block = block;
   static_cast<LossRows<float>&>(epilogue.loss) = losses;
@@ -23,10 +23,10 @@ Status differentiate_logits_sm90(const LossGradient<float>& gradient, const Matm
   return loss_sm90(product, epilogue, context);
 }
 
-template Status sum_logits_sm90(const LossRows<float>&, const Matmul&, const LogitBlock<f16>&, RowSums<float>*, float*,
+template Status sum_logits_sm90(const LossRows<float>&, const Matmul&, const LogitBlock<f16>&, RowStats<float>*, float*,
                                 const Context&);
-template Status sum_logits_sm90(const LossRows<float>&, const Matmul&, const LogitBlock<bf16>&, RowSums<float>*, float*,
-                                const Context&);
+template Status sum_logits_sm90(const LossRows<float>&, const Matmul&, const LogitBlock<bf16>&, RowStats<float>*,
+                                float*, const Context&);
 template Status differentiate_logits_sm90(const LossGradient<float>&, const Matmul&, const LogitBlock<f16>&, f16*,
                                           const Context&);
 template Status differentiate_logits_sm90(const LossGradient<float>&, const Matmul&, const LogitBlock<bf16>&, bf16*,

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/cuda/rounding.cuh"
-#include "ops/loss/linear_cross_entropy_paths.h"
+#include "ops/loss/linear_cross_entropy_dispatch.h"
 #include "ops/products/direct_epilogue_sm90.cuh"
 
 namespace fusedops::cuda {
@@ -14,7 +14,7 @@ template <class T>
 struct StoreLoss {
   LogitBlock<T> block;
   LossGradient<float> loss;  // the forward only sets the base, LossRows
-  RowSums<float>* fine;      // [rows, fine tiles]; null: the backward
+  RowStats<float>* fine;     // [rows, fine tiles]; null: the backward
   float* label_logits;
   T* dz;
 
@@ -72,21 +72,21 @@ struct StoreLoss {
   template <bool kPlain>
   __forceinline__ __device__ void sum_up(const SumPlace::Row& sums, int row, bool exists, int tile,
                                          int64_t label) const {
-    constexpr float kNothing = -std::numeric_limits<float>::infinity();
+    constexpr float kNegInf = -std::numeric_limits<float>::infinity();
     const int groups = groups_in(tile), place = threadIdx.x % 4;
     const int64_t first = int64_t(tile) * kFineColumns + place * 2;
     const int own = label - block.first_class - first;  // the label's column, relative to the thread's first one
-    float logits[2 * SumPlace::kGroups], max = kNothing;
+    float logits[2 * SumPlace::kGroups], max = kNegInf;
 #pragma unroll
     for (int j = 0; j < 2 * SumPlace::kGroups; ++j) {
       const int group = j / 2, at = group * 8 + j % 2;
-      logits[j] = group < groups ? logit<kPlain>(sums[j], first + at).value : kNothing;
+      logits[j] = group < groups ? logit<kPlain>(sums[j], first + at).value : kNegInf;
       max = fmax(max, logits[j]);
       if (own == at && group < groups && exists) label_logits[block.row + row] = logits[j];
     }
     max = in_quad(max, [](float a, float b) { return fmax(a, b); });
     const auto add = [](float a, float b) { return a + b; };
-    const float base = max == kNothing ? 0 : max;  // -inf minus -inf is NaN
+    const float base = max == kNegInf ? 0 : max;  // -inf minus -inf is NaN
     float exponentials = 0, mean = 0;
 #pragma unroll
     for (int j = 0; j < 2 * SumPlace::kGroups; ++j) exponentials += exp2_or_zero((logits[j] - base) * float(kLog2E));

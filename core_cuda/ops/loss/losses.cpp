@@ -97,7 +97,7 @@ Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& lo
   return {};
 }
 
-Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits) {
+Status loss_backward_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits) {
   FUSEDOPS_TRY(check_arguments(rule, at, rows_of, logits));
   FUSEDOPS_TRY(check_lse(rule, at.lse, rows_of));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);

@@ -21,7 +21,7 @@ struct RowTiles {
 
 template <class T, int kPacks>
 RowTiles row_tiles(int64_t size) {
-  const RowGroups groups = row_groups<T, kPacks>(size, kLeastBlockThreads, kThreads);
+  const RowGroups groups = row_groups<T, kPacks>(size, kMinBlockThreads, kThreads);
   return {groups, std::max<int64_t>((size + groups.tile - 1) / groups.tile, 1)};
 }
 
@@ -38,13 +38,13 @@ struct TileThread : RowThread<> {
 inline constexpr int kSumPacks = 8;  // per thread: few sums in the workspace, and many bytes in flight
 static_assert(LossTiles::kTileBytes == kThreads * kSumPacks * sizeof(Pack<float>));
 
-// RowSums of the tiles of each row, with `stride` tiles per row.
+// RowStats of the tiles of each row, with `stride` tiles per row.
 template <class A>
-struct TileSums {
-  RowSums<A>* data;
+struct TileStats {
+  RowStats<A>* data;
   int64_t stride;
 
-  __device__ RowSums<A>& at(int64_t row, int64_t tile) const { return data[row * stride + tile]; }
+  __device__ RowStats<A>& at(int64_t row, int64_t tile) const { return data[row * stride + tile]; }
 };
 
 // `Logit` for logits in memory; other types compute the logit from the loaded value, in the compute type.
@@ -56,11 +56,11 @@ struct PlainLogit {};
 // packs.
 template <bool kAligned, class T, class Logit>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
-    tile_sums_kernel(const Losses<compute_t<T>> losses, const Logits<T> logits, const Logit logit, const RowTiles tiles,
-                     const TileSums<compute_t<T>> to) {
+    tile_stats_kernel(const Losses<compute_t<T>> losses, const LogitRows<T> logits, const Logit logit,
+                      const RowTiles tiles, const TileStats<compute_t<T>> to) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
-  constexpr A kNothing = -std::numeric_limits<A>::infinity();
+  constexpr A kNegInf = -std::numeric_limits<A>::infinity();
   begin_kernel();
   const TileThread me(tiles);
   const auto count = [&](int p) { return me.row < logits.rows ? logits.columns - me.at<T>(me.start, p) : 0; };
@@ -100,15 +100,15 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
   };
 
   // Exponentials are relative to the thread's own maximum; the sum is then rescaled to the maximum of the tile.
-  A max = kNothing, sum = 0;
+  A max = kNegInf, sum = 0;
   each([&](A x) { max = fmax(max, x); });
-  const A base = max == kNothing ? A(0) : max;  // -inf minus -inf is NaN, and other tiles may have finite logits
+  const A base = max == kNegInf ? A(0) : max;  // -inf minus -inf is NaN, and other tiles may have finite logits
   each([&](A x) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
 
   __shared__ A scratch[3][32];
   const auto add = [](A a, A b) { return a + b; };
   const A largest = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
-  const A common = largest == kNothing ? A(0) : largest;
+  const A common = largest == kNegInf ? A(0) : largest;
   sum = row_reduce(me, sum * exp2_or_zero((max - common) * A(kLog2E)), scratch[1], add);
   A mean = 0;
   if (losses.smoothing != 0) {  // relative to the maximum of the tile
@@ -121,11 +121,11 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
 }
 
 template <class T, class Logit>
-Status sum_tiles(const Losses<compute_t<T>>& losses, const Logits<T>& logits, const Logit& logit,
-                 const TileSums<compute_t<T>>& to, const Context& context) {
+Status store_tile_stats(const Losses<compute_t<T>>& losses, const LogitRows<T>& logits, const Logit& logit,
+                        const TileStats<compute_t<T>>& to, const Context& context) {
   const RowTiles tiles = row_tiles<T, kSumPacks>(logits.columns);
   const bool aligned = are_rows_aligned(logits.columns, logits.data, logits.stride);
-  return launch(context, aligned ? tile_sums_kernel<true, T, Logit> : tile_sums_kernel<false, T, Logit>,
+  return launch(context, aligned ? tile_stats_kernel<true, T, Logit> : tile_stats_kernel<false, T, Logit>,
                 tiles.blocks(logits.rows), tiles.groups.block_threads, losses, logits, logit, tiles, to);
 }
 
@@ -137,13 +137,13 @@ struct Total {
 
 // One thread per row. label_logit(row, label) is the logit of its label.
 template <class A, class LabelLogit>
-__global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> losses, const TileSums<A> tile_sums,
+__global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> losses, const TileStats<A> tile_stats,
                                                               const LabelLogit label_logit, Total<A>* totals) {
   begin_kernel();
   const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   A loss = 0, counts = 0;
   if (row < losses.rows) {
-    const RowSums<A> sums = losses.combined(&tile_sums.at(row, 0), tile_sums.stride);
+    const RowStats<A> sums = losses.combined(&tile_stats.at(row, 0), tile_stats.stride);
     const Lse<A> lse = losses.lse[row] = losses.row_lse(sums);
     const int64_t label = losses.labels[row];
     if (!losses.is_ignored(label)) {
@@ -178,12 +178,12 @@ __global__ void __launch_bounds__(kSumThreads)
 
 // Stores lse, count and the losses. `totals`: memory for LossTiles::blocks of them.
 template <class A, class LabelLogit>
-Status finish_losses(const Losses<A>& losses, const TileSums<A>& tile_sums, const LabelLogit& label_logit,
+Status finish_losses(const Losses<A>& losses, const TileStats<A>& tile_stats, const LabelLogit& label_logit,
                      Total<A>* totals, const Context& context) {
   static_assert(LossTiles::kBlockRows == kThreads);
   const int64_t blocks = (losses.rows + kThreads - 1) / kThreads;
   FUSEDOPS_TRY(
-      launch(context, row_losses_kernel<A, LabelLogit>, blocks, kThreads, losses, tile_sums, label_logit, totals));
+      launch(context, row_losses_kernel<A, LabelLogit>, blocks, kThreads, losses, tile_stats, label_logit, totals));
   return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals, blocks);
 }
 

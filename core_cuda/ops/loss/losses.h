@@ -29,10 +29,10 @@ enum class Reduction : uint8_t { none, sum, mean };
 // Argument indices that all loss operators have.
 struct LossArguments {
   int labels;
-  AttributePlace<int64_t> ignore_index;
-  AttributePlace<double> label_smoothing;
-  AttributePlace<std::string> reduction;
-  AttributePlace<int64_t> first_class, classes;
+  AttributeIndex<int64_t> ignore_index;
+  AttributeIndex<double> label_smoothing;
+  AttributeIndex<std::string> reduction;
+  AttributeIndex<int64_t> first_class, classes;
 
   consteval LossArguments(const Signature& op)
       : labels(input_of(op, "labels")),
@@ -62,7 +62,7 @@ struct LossInputs : LossArguments {
 // Checks labels, options and saved statistics, and infers the outputs of a forward. The rows are those of the input
 // `rows_of`.
 Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& logits);
-Status loss_gradient_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits);
+Status loss_backward_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits);
 
 // The label of each row.
 struct Labels {
@@ -89,7 +89,7 @@ struct LossRows {
         classes(call.attributes[at.classes] ? call.attributes[at.classes] : columns),
         labels(*call.inputs[at.labels], call.attributes[at.ignore_index]),
         smoothing(static_cast<A>(call.attributes[at.label_smoothing])),
-        sharpness(static_cast<A>(1 - call.attributes[at.label_smoothing])) {
+        label_weight(static_cast<A>(1 - call.attributes[at.label_smoothing])) {
     const std::string& name = call.attributes[at.reduction];
     reduction = name == "none" ? Reduction::none : name == "sum" ? Reduction::sum : Reduction::mean;
   }
@@ -103,13 +103,13 @@ struct LossRows {
   int64_t rows, columns;
   int64_t first_class, classes;  // class of the first column, number of all classes
   Labels labels;
-  A smoothing, sharpness;  // their sum is 1
+  A smoothing, label_weight;  // their sum is 1
   Reduction reduction;
 };
 
-// The sums over a row, or over a tile of it.
+// Statistics of a row of logits, or of a tile of it.
 template <class A>
-struct RowSums {
+struct RowStats {
   A max;
   A exponentials;    // sum of exp(x - max)
   A mean;            // with smoothing: sum of (x - max) / classes, divided term by term to avoid overflow
@@ -131,8 +131,8 @@ struct Losses : LossRows<A> {
         missing_fraction(1 - static_cast<A>(columns) / static_cast<A>(std::max<int64_t>(this->classes, 1))) {}
 
   // Combines the sums of tiles into those of a row or a larger tile.
-  FUSEDOPS_HD RowSums<A> combined(const RowSums<A>* tiles, int64_t count) const {
-    RowSums<A> row = {-std::numeric_limits<A>::infinity(), 0, 0, 0};
+  FUSEDOPS_HD RowStats<A> combined(const RowStats<A>* tiles, int64_t count) const {
+    RowStats<A> row = {-std::numeric_limits<A>::infinity(), 0, 0, 0};
     for (int64_t i = 0; i < count; ++i) row.max = fmax(row.max, tiles[i].max);
     for (int64_t i = 0; i < count; ++i) {
       const A below = tiles[i].max == row.max ? A(0) : tiles[i].max - row.max;  // 0 for equal infinities
@@ -143,18 +143,18 @@ struct Losses : LossRows<A> {
     return row;
   }
 
-  FUSEDOPS_HD Lse<A> row_lse(const RowSums<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
+  FUSEDOPS_HD Lse<A> row_lse(const RowStats<A>& sums) const { return {sums.max, std::log(sums.exponentials)}; }
 
   // The loss of a row whose label is a class. label_logit(row, label) is the logit of a label that has a column.
   template <class LabelLogit>
-  FUSEDOPS_HD A row_loss(int64_t row, int64_t label, const RowSums<A>& sums, const Lse<A>& lse,
+  FUSEDOPS_HD A row_loss(int64_t row, int64_t label, const RowStats<A>& sums, const Lse<A>& lse,
                          const LabelLogit& label_logit) const {
     const A of_label = this->has_column_of(label) ? label_logit(row, label) : A(0);
     const A loss = lse.log_sum + (lse.max - of_label);
     if (this->smoothing == 0) return loss;
     A rest = lse.log_sum - sums.mean;
     if (missing_fraction != 0) rest += missing_fraction * lse.max;
-    return this->sharpness * loss + this->smoothing * rest;
+    return this->label_weight * loss + this->smoothing * rest;
   }
 
   A* loss;
@@ -180,20 +180,20 @@ struct LossGradient : LossRows<A> {
   }
 
   // Derivative by a logit of the row.
-  struct Row {
+  struct LogitDerivative {
     A max, log2_sum, uniform, slope;
 
     FUSEDOPS_HD A operator()(A x) const { return (exp2_((x - max) * A(kLog2E) - log2_sum) - uniform) * slope; }
   };
 
   // For logits other than the label's.
-  FUSEDOPS_HD Row derivative(int64_t row, A slope) const {
+  FUSEDOPS_HD LogitDerivative derivative(int64_t row, A slope) const {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform, slope};
   }
 
   // For the logit of the label.
-  FUSEDOPS_HD Row derivative_of_label(int64_t row, A slope) const {
-    return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->sharpness, slope};
+  FUSEDOPS_HD LogitDerivative derivative_of_label(int64_t row, A slope) const {
+    return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->label_weight, slope};
   }
 
   const A* dloss;

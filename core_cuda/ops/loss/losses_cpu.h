@@ -31,12 +31,12 @@ Status count_rows(const LossRows<A>& call, const char* op, int64_t* count) {
   return {};
 }
 
-// RowSums of a row, or of a tile of it, with `size` classes.
+// RowStats of a row, or of a tile of it, with `size` classes.
 template <class T, class A>
-RowSums<A> row_sums(const LossRows<A>& call, const T* x, int64_t size) {
+RowStats<A> row_stats(const LossRows<A>& call, const T* x, int64_t size) {
   const auto block = [=](int64_t start, int64_t n, A* buffer) { return widened(x + start, buffer, n); };
   const auto [max, sum] = exp_sum<A>(size, A(kLog2E), nullptr, block);
-  RowSums<A> sums{max, sum / kExpScale<A>, 0, static_cast<A>(size) / static_cast<A>(call.classes)};
+  RowStats<A> sums{max, sum / kExpScale<A>, 0, static_cast<A>(size) / static_cast<A>(call.classes)};
   // Without a finite logit, terms are relative to 0: -inf minus -inf is NaN, and other tiles may have finite logits.
   const A base = max == -std::numeric_limits<A>::infinity() ? A(0) : max;
   if (base != max) {
@@ -64,7 +64,7 @@ Status finish_losses(const Losses<A>& call, const char* op, const Context& conte
   if (call.reduction == Reduction::none) losses = call.loss;
   context.parallel_for(call.rows, cost, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const RowSums<A> sums = sums_of(row);
+      const RowStats<A> sums = sums_of(row);
       const Lse<A> lse = call.lse[row] = call.row_lse(sums);
       const int64_t label = call.labels[row];
       losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(row, label, sums, lse, label_logit);

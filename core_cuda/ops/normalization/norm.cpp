@@ -19,19 +19,19 @@ Status forward_rule(Rule& rule) {
   constexpr int kSeed = find_input(kOp, "seed"), kY = output_of(kOp, "y");
   constexpr Float8Places kFloat8 = float8_places(kOp);
   FUSEDOPS_TRY(rule.has_rows(kX));
-  if constexpr (kResidual != kNowhere) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
+  if constexpr (kResidual != kAbsent) FUSEDOPS_TRY(rule.same_as(kResidual, kX));
   FUSEDOPS_TRY(rule.has_rows(kX));  // again: the residual may refine x's shape
   FUSEDOPS_TRY(rule.per_column(input_of(kOp, "weight"), kX));
-  if constexpr (kBias != kNowhere) FUSEDOPS_TRY(rule.per_column(kBias, kX));
-  if constexpr (kSeed != kNowhere) FUSEDOPS_TRY(check_dropout(rule, kSeed, attribute_of<double>(kOp, "dropout")));
+  if constexpr (kBias != kAbsent) FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  if constexpr (kSeed != kAbsent) FUSEDOPS_TRY(check_dropout(rule, kSeed, attribute_of<double>(kOp, "dropout")));
 
   const Shape& x = rule.inputs[kX];
-  if constexpr (find_output(kOp, "s") != kNowhere) rule.outputs[output_of(kOp, "s")] = x;
+  if constexpr (find_output(kOp, "s") != kAbsent) rule.outputs[output_of(kOp, "s")] = x;
   if constexpr (kFloat8.are_there()) return float8_rule(rule, kFloat8, x, kX);
   rule.outputs[kY] = x;
   const Shape statistic = rule.row_shape(kX, compute_dtype(x.dtype));
-  for (const int place : {find_output(kOp, "mean"), find_output(kOp, "rstd")})
-    if (place != kNowhere) rule.outputs[place] = statistic;
+  for (const int index : {find_output(kOp, "mean"), find_output(kOp, "rstd")})
+    if (index != kAbsent) rule.outputs[index] = statistic;
   return {};
 }
 
@@ -39,13 +39,13 @@ template <const Signature& kOp>
 Status backward_rule(Rule& rule) {
   constexpr int kX = input_of(kOp, "x"), kBias = find_input(kOp, "bias"), kMean = find_input(kOp, "mean");
   constexpr int kWeight = input_of(kOp, "weight"), kDs = input_of(kOp, "ds"), kSeed = input_of(kOp, "seed");
-  const auto is_wanted = [&](AttributePlace<bool> need) { return rule.attributes[need]; };
+  const auto is_wanted = [&](AttributeIndex<bool> need) { return rule.attributes[need]; };
   FUSEDOPS_TRY(rule.has_rows(kX));
   FUSEDOPS_TRY(rule.same_as(input_of(kOp, "dy"), kX));
   FUSEDOPS_TRY(rule.has_rows(kX));  // again: dy may refine x's shape
   FUSEDOPS_TRY(rule.per_column(kWeight, kX));
-  if constexpr (kBias != kNowhere) FUSEDOPS_TRY(rule.per_column(kBias, kX));
-  if constexpr (kMean != kNowhere) FUSEDOPS_TRY(rule.per_row(kMean, kX));
+  if constexpr (kBias != kAbsent) FUSEDOPS_TRY(rule.per_column(kBias, kX));
+  if constexpr (kMean != kAbsent) FUSEDOPS_TRY(rule.per_row(kMean, kX));
   FUSEDOPS_TRY(rule.per_row(input_of(kOp, "rstd"), kX));
   if (rule.inputs[kDs].present) FUSEDOPS_TRY(rule.same_as(kDs, kX));
   FUSEDOPS_TRY(check_dropout(rule, kSeed, attribute_of<double>(kOp, "dropout")));
@@ -55,7 +55,7 @@ Status backward_rule(Rule& rule) {
   rule.outputs[output_of(kOp, "dropped_dx")] = rule.gradient(kX, drops, kX);
   rule.outputs[output_of(kOp, "dweight")] =
       rule.gradient(kWeight, is_wanted(attribute_of<bool>(kOp, "need_dweight")), kX);
-  if constexpr (kBias != kNowhere)
+  if constexpr (kBias != kAbsent)
     rule.outputs[output_of(kOp, "dbias")] = rule.gradient(kBias, is_wanted(attribute_of<bool>(kOp, "need_dbias")), kX);
   return {};
 }
@@ -122,7 +122,8 @@ bool is_copied(const View* parameter, double offset, DType dtype) {
 }
 
 template <class T, class A = compute_t<T>>
-const A* prepared(const View* view, const Parameter& parameter, double offset, DType dtype, int64_t cols, A* copy) {
+const A* in_compute_dtype(const View* view, const Parameter& parameter, double offset, DType dtype, int64_t cols,
+                          A* copy) {
   if (!is_copied(view, offset, dtype)) return static_cast<const A*>(view->data);
   for (int64_t j = 0; j < cols; ++j) copy[j] = view ? parameter.get<T>(j) + A(offset) : A(1);
   return copy;
@@ -206,9 +207,9 @@ Status forward_cpu(const Call& call) {
     const DType dtype = call.inputs[input_of(kOp, "x")]->dtype;
     A* copies = static_cast<A*>(call.workspace);
     const View *weight = call.inputs[input_of(kOp, "weight")], *bias = call.find(find_input(kOp, "bias"));
-    const A* factor = prepared<T>(weight, norm.weight, norm.offset, dtype, norm.cols, copies);
+    const A* factor = in_compute_dtype<T>(weight, norm.weight, norm.offset, dtype, norm.cols, copies);
     if (factor == copies) copies += norm.cols;
-    const A* shift = bias ? prepared<T>(bias, norm.bias, 0, dtype, norm.cols, copies) : nullptr;
+    const A* shift = bias ? in_compute_dtype<T>(bias, norm.bias, 0, dtype, norm.cols, copies) : nullptr;
     if constexpr (kFloat8.are_there()) {
       char* largest = static_cast<char*>(call.workspace) + forward_workspace<kOp>(call) - kLargestBytes;
       cpu::quantize(Float8Result<A>(call, kFloat8, norm.cols, largest), [&](const Float8Result<A>& pass, bool) {
@@ -300,12 +301,12 @@ Status backward_cpu(const Call& call) {
   return dispatch(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const NormBackward<T> norm = norm_backward_of<kOp, T>(call);
-    return backward(norm, prepared<T>(weight, norm.weight, norm.offset, x.dtype, norm.cols, norm.row_sums),
+    return backward(norm, in_compute_dtype<T>(weight, norm.weight, norm.offset, x.dtype, norm.cols, norm.weight_copy),
                     call.context);
   });
 }
 
-// The CPU stores its copy of weight + offset after the partial sums, in place of CUDA's sums over rows.
+// Partial sums, then row_sums on a GPU or weight_copy on a CPU.
 template <const Signature& kOp>
 size_t backward_workspace(const Call& call) {
   const View &x = *call.inputs[input_of(kOp, "x")], *weight = call.inputs[input_of(kOp, "weight")];
@@ -354,6 +355,7 @@ std::vector<Step> derivative_of_sum(Step step) {
 
 }  // namespace
 
+// Inputs of rms_norm_backward: dy, x, weight, rstd, ds, seed. Null: not given.
 Operator rms_norm() {
   return forward_operator<kRmsNorm>(rms_norm_cuda, {{.op = "rms_norm_backward",
                                                      .inputs = {"dy", "x", "weight", "rstd", nullptr, nullptr},

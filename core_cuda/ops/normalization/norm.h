@@ -141,7 +141,7 @@ Status layer_norm_dropout_backward_cuda(const Call& call);
 
 // True for LayerNorm.
 template <const Signature& kOp>
-inline constexpr bool kIsCentered = find_input(kOp, "bias") != kNowhere;
+inline constexpr bool kIsCentered = find_input(kOp, "bias") != kAbsent;
 
 // The row stride of an input; 0 if it is absent.
 inline int64_t row_stride(const Call& call, int input) {
@@ -176,7 +176,7 @@ NormForward<T> norm_forward_of(const Call& call) {
                  kDropout = find_attribute<double>(kOp, "dropout");
   constexpr Float8Places kFloat8 = float8_places(kOp);
   has_only(kOp, {kX, kResidual, kSeed, kWeight, kBias, kFloat8.scale}, {kY, kS, kMean, kRstd, kFloat8.scales},
-           {kEps.place, kOffset.place, kDropout.place, kFloat8.scaling.place, kFloat8.dtype.place});
+           {kEps.index, kOffset.index, kDropout.index, kFloat8.scaling.index, kFloat8.dtype.index});
   const Rows x_rows = as_rows(*call.inputs[kX]);
   return {.rows = x_rows.count,
           .cols = x_rows.size,
@@ -212,9 +212,11 @@ struct NormBackward {
   T *dx, *dropped_dx;  // null: not needed
   bool need_dweight, need_dbias;
   View dweight, dbias;
-  RowChunks chunks;
+  RowChunks chunks;        // of the CPU, and the bound of the workspace; NormBackwardPlan has those of a GPU
   compute_t<T>* partials;  // [chunks][cols] for dweight if it is needed, then the same for dbias
-  compute_t<T>* row_sums;  // CUDA: [rows][2], for kernels that read a row more than once. CPU: weight + offset
+  // Behind the partial sums, in the same memory: sums [rows][2] on a GPU, for kernels that read a row more than once,
+  // and weight + offset in the compute type on a CPU.
+  compute_t<T>*row_sums, *weight_copy;
 };
 
 template <const Signature& kOp, class T>
@@ -230,7 +232,7 @@ NormBackward<T> norm_backward_of(const Call& call) {
                  kNeedDweight = attribute_of<bool>(kOp, "need_dweight"),
                  kNeedDbias = find_attribute<bool>(kOp, "need_dbias");
   has_only(kOp, {kDy, kX, kDs, kWeight, kBias, kSeed, kMean, kRstd}, {kDx, kDroppedDx, kDweight, kDbias},
-           {kOffset.place, kRate.place, kNeedDx.place, kNeedDroppedDx.place, kNeedDweight.place, kNeedDbias.place});
+           {kOffset.index, kRate.index, kNeedDx.index, kNeedDroppedDx.index, kNeedDweight.index, kNeedDbias.index});
   const Attributes& attributes = call.attributes;
   const Rows x_rows = as_rows(*call.inputs[kX]);
   const Parameter weight = parameter(call, kWeight);
@@ -253,11 +255,13 @@ NormBackward<T> norm_backward_of(const Call& call) {
                        .need_dweight = weight.data && attributes[kNeedDweight],
                        .need_dbias = call.find(kBias) && attributes.or_zero(kNeedDbias),
                        .dweight = call.outputs[kDweight],
-                       .dbias = kDbias == kNowhere ? View() : call.outputs[kDbias],
+                       .dbias = kDbias == kAbsent ? View() : call.outputs[kDbias],
                        .chunks = row_chunks_of(x_rows.count),
                        .partials = static_cast<compute_t<T>*>(call.workspace),
-                       .row_sums = nullptr};
-  norm.row_sums = norm.partials + (norm.need_dweight + norm.need_dbias) * norm.chunks.count * norm.cols;
+                       .row_sums = nullptr,
+                       .weight_copy = nullptr};
+  norm.row_sums = norm.weight_copy =
+      norm.partials + (norm.need_dweight + norm.need_dbias) * norm.chunks.count * norm.cols;
   return norm;
 }
 

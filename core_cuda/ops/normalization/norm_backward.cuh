@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(kNormBackwardThreads)
 
 // The sums of rows too long for a block to hold. norm_backward_kernel reads the rows again.
 template <bool kAligned, bool kCentered, class T>
-__global__ void __launch_bounds__(kMostRowThreads) norm_row_sums_kernel(NormBackward<T> norm, RowGroups groups) {
+__global__ void __launch_bounds__(kMaxRowThreads) norm_row_sums_kernel(NormBackward<T> norm, RowGroups groups) {
   using A = compute_t<T>;
   begin_kernel();
   const RowThread<> me(groups);
@@ -351,8 +351,8 @@ Status launch_norm_backward_kernel(const NormBackward<T>& norm, const Context& c
     if (shared_bytes + kMaxStaticShared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin))
       return launch_norm_backward_kernel<false, kCentered, kDropout, true, kTensors>(norm, context);
   if (plan.column_tiles > 1)
-    FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMostRowThreads, norm,
-                        row_groups<T, 1>(norm.cols, kMostRowThreads)));
+    FUSEDOPS_TRY(launch(context, norm_row_sums_kernel<kAligned, kCentered, T>, norm.rows, kMaxRowThreads, norm,
+                        row_groups<T, 1>(norm.cols, kMaxRowThreads)));
   const int64_t blocks =
       std::min<int64_t>(plan.chunks.count * plan.column_tiles, device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, norm_backward_kernel<kAligned, kCentered, kDropout, kMixed, kTensors, T>,
@@ -380,12 +380,12 @@ Status launch_norm_backward(const NormBackward<T>& norm, const Context& context)
                            : norm_backward_with_or_without_ds<true, kCentered, kDropout, false>(norm, context)));
   const int64_t chunks =
       row_chunks_of(norm.rows, norm_backward_groups<T>(norm.cols).rows_per_block * kNormBackwardDepth<T>).count;
-  const A* rest = norm.partials;
+  const A* partials = norm.partials;
   if (norm.need_dweight && norm.need_dbias && norm.dweight.dtype == norm.dbias.dtype)
-    return sum_row_chunks(context, rest, chunks, norm.cols, norm.dweight, &norm.dbias);
-  if (norm.need_dweight) FUSEDOPS_TRY(sum_row_chunks(context, rest, chunks, norm.cols, norm.dweight));
-  if (norm.need_dweight) rest += chunks * norm.cols;
-  return norm.need_dbias ? sum_row_chunks(context, rest, chunks, norm.cols, norm.dbias) : Status();
+    return sum_row_chunks(context, partials, chunks, norm.cols, norm.dweight, &norm.dbias);
+  if (norm.need_dweight) FUSEDOPS_TRY(sum_row_chunks(context, partials, chunks, norm.cols, norm.dweight));
+  if (norm.need_dweight) partials += chunks * norm.cols;
+  return norm.need_dbias ? sum_row_chunks(context, partials, chunks, norm.cols, norm.dbias) : Status();
 }
 
 // kDropout: the call has a seed.

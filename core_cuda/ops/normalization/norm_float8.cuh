@@ -138,7 +138,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   if constexpr (kVariant == RowVariant::many) {
     const int block = out.is_second_pass() ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     RowThread<kThreads> me(groups, block);
-    if constexpr (kThreads >= kLeastBlockThreads) me.row = block, me.index = threadIdx.x;  // uniform to the compiler
+    if constexpr (kThreads >= kMinBlockThreads) me.row = block, me.index = threadIdx.x;  // uniform to the compiler
     Row row(out, norm, me, norm.cols);
     row.load();
     if (!norm.residual) row.prefetch_later(rows_at_once);  // a residual leaves less to compute per byte
@@ -146,7 +146,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     row.quantize(scratch, inverse_size, itself, itself);
   } else {
     RowCluster cluster(groups);
-    __shared__ A of_blocks[2][kMostCluster];
+    __shared__ A of_blocks[2][kMaxCluster];
     const auto sum_of_row = [&](A sum) { return cluster.sum(sum, of_blocks); };
     const auto max_of_row = [&](A value) {
       return cluster.combined(value, of_blocks, [](A a, A b) { return larger(a, b); });

@@ -256,7 +256,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
     RowCluster cluster(groups);
     RowThread<kThreads> me = cluster.thread<T>();
     Row row(norm, me, groups.end(norm.cols));
-    __shared__ A of_blocks[2][kMostCluster];
+    __shared__ A of_blocks[2][kMaxCluster];
     row.prefetch_parameters();
     cluster.each_row<kAligned>(me, norm.rows, row, [&] {
       row.normalize(scratch, inverse_size, [&](A sum) { return cluster.sum(sum, of_blocks); });
@@ -264,7 +264,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   } else if constexpr (kVariant == RowVariant::tiles) {
     RowCluster cluster(groups);
     const RowThread<kThreads> me(groups, groups.cluster_index());
-    __shared__ A of_blocks[2][kMostCluster];
+    __shared__ A of_blocks[2][kMaxCluster];
     Row(norm, me, groups.end(norm.cols), groups.rank() == 0).normalize_long(groups, scratch, inverse_size, [&](A sum) {
       return cluster.sum(sum, of_blocks);
     });

@@ -71,13 +71,14 @@ struct AdamwOptions {
   FUSEDOPS_HD AdamwFactors<compute_t<T>> factors(double taken) const {
     using C = compute_t<T>;
     const double lr = scalars.lr.get<T>();
-    const double left1 = one_minus_power(beta1, taken + 1), root2 = sqrt(one_minus_power(beta2, taken + 1));
-    return {decay_of<C>(lr, decoupled ? weight_decay : 0),
-            C(lr / left1),
-            C(1 / root2),
-            C(epsilon_hat ? eps / root2 : eps),
-            scalars.gradient_factor<T>(),
-            scalars.skipped<T>()};
+    const double bias_correction1 = one_minus_power(beta1, taken + 1),
+                 sqrt_bias_correction2 = sqrt(one_minus_power(beta2, taken + 1));
+    return {.decay = decay_of<C>(lr, decoupled ? weight_decay : 0),
+            .size = C(lr / bias_correction1),
+            .scale = C(1 / sqrt_bias_correction2),
+            .eps = C(epsilon_hat ? eps / sqrt_bias_correction2 : eps),
+            .gradient = scalars.gradient_factor<T>(),
+            .skipped = scalars.skipped<T>()};
   }
 };
 
@@ -107,11 +108,11 @@ struct AdamwFunction {
   }
 
   FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v) const { p = updated(p, g, m, v, v); }
-  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& other) const {
+  FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& max_v_or_master) const {
     if constexpr (kAmsgrad)
-      p = updated(p, g, m, v, other);
+      p = updated(p, g, m, v, max_v_or_master);
     else
-      p = other = updated(other, g, m, v, v);
+      p = max_v_or_master = updated(max_v_or_master, g, m, v, v);
   }
   FUSEDOPS_HD void operator()(C& p, const C& g, C& m, C& v, C& largest, C& master) const {
     p = master = updated(master, g, m, v, largest);

@@ -66,7 +66,7 @@ class Calls {
 
  private:
   GatedLinear linear_;
-  Memory memory_;
+  WorkspaceAllocator memory_;
   MatrixView x_, gate_, up_;
   SubCall<kLinear> gate_product_, up_product_;
   SubCall<kGatedAct> act_;

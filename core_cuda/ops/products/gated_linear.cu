@@ -1,5 +1,5 @@
 #include "core/cuda/gpu.h"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 
 namespace fusedops {
 

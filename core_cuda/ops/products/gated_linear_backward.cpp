@@ -20,7 +20,7 @@ constexpr auto kNeedDx = attribute_of<bool>(kGatedLinearBackward, "need_dx");
 struct ArgumentNames {
   int weight, bias, sums;
   int dweight, dbias;
-  AttributePlace<bool> need_dweight, need_dbias;
+  AttributeIndex<bool> need_dweight, need_dbias;
 
   consteval ArgumentNames(const char* weight, const char* bias, const char* sums, const char* dweight,
                           const char* dbias, const char* need_dweight, const char* need_dbias)
@@ -69,7 +69,7 @@ struct WeightGradient {
     set_row_sum(bias, gradient, call.inputs[names.bias], call.outputs[names.dbias]);
   }
 
-  void place(Memory& memory, bool is_saved) {
+  void place(WorkspaceAllocator& memory, bool is_saved) {
     if (!is_saved) memory.take(sums);
     memory.take(gradient);
   }
@@ -151,7 +151,7 @@ class Calls {
   }
 
  private:
-  Memory memory_;
+  WorkspaceAllocator memory_;
   MatrixView x_, dy_, dx_, other_;
   WeightGradient gate_, up_;
   SubCall<kGatedLinear> forward_;

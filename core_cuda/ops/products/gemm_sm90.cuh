@@ -11,7 +11,7 @@
 #include "core/cuda/launch.cuh"
 #include "cutlass/arch/reg_reconfig.h"
 #include "ops/products/gemm_ring_sm90.cuh"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 
 namespace fusedops::cuda {
 

@@ -90,7 +90,7 @@ class Calls {
   }
 
  private:
-  Memory memory_;
+  WorkspaceAllocator memory_;
   MatrixView x_, dy_, z_, dz_;
   View bias_;
   SubCall<kLinear> forward_;

@@ -172,7 +172,7 @@ Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matr
 }
 
 Matmul& Matmul::to_sums(bool add) {
-  is_wide = true;
+  has_compute_dtype_c = true;
   adds = add;
   return *this;
 }

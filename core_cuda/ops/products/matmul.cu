@@ -5,7 +5,7 @@
 
 #include "core/cuda/gpu.h"
 #include "core/cuda/launch.cuh"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 
 namespace fusedops {
 namespace cuda {
@@ -104,10 +104,10 @@ Status multiply_copies(const Matmul& product, const AlignedCopies& copies, const
 Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace, const Context& context) {
   const ProductProblem problem(product, gpu);
   const ProductEntry& entry = choose_product(problem, gpu);
-  if (kLogsDispatch) log_kernel(kernel_name(entry, problem), entry.why, gpu);
+  if (kLogsDispatch) log_kernel(kernel_name(entry, problem), entry.reason, gpu);
   const bool is_f16 = product.dtype == DType::f16;
   switch (entry.kernel) {
-    case ProductKernel::nothing:
+    case ProductKernel::none:
       return {};
     case ProductKernel::fill:
       return fill(product, context);
@@ -118,14 +118,14 @@ Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace
     case ProductKernel::split_k:
       return matmul_split_k(product, gpu, workspace, context);
 #ifdef FUSEDOPS_SM90
-    case ProductKernel::sm90_split_part:
+    case ProductKernel::sm90_split:
       return split_sums_sm90(product, context);
-    case ProductKernel::sm90_few_tiles:
-      return (is_f16 ? few_tiles_f16_sm90 : few_tiles_bf16_sm90)(product, problem.few, context);
+    case ProductKernel::sm90_swap_ab:
+      return (is_f16 ? swap_ab_f16_sm90 : swap_ab_bf16_sm90)(product, problem.few, context);
     case ProductKernel::sm90_ping_pong:
       return linear_sm90(product, context);
     case ProductKernel::sm90_large:
-      return (product.is_wide ? sums_sm90 : is_f16 ? matmul_f16_sm90 : matmul_bf16_sm90)(product, context);
+      return (product.has_compute_dtype_c ? sums_sm90 : is_f16 ? matmul_f16_sm90 : matmul_bf16_sm90)(product, context);
 #endif
     case ProductKernel::f64_small:
     case ProductKernel::f64_large:

@@ -66,7 +66,7 @@ struct Matmul {
   Matmul& without_workspace();
 
   size_t workspace() const;  // bytes that the CUDA kernels need
-  DType c_dtype() const { return is_wide ? compute_dtype(dtype) : dtype; }
+  DType c_dtype() const { return has_compute_dtype_c ? compute_dtype(dtype) : dtype; }
 
   DType dtype;
   int64_t batch, m, n, k;
@@ -74,7 +74,7 @@ struct Matmul {
   Matrix a, b;
   void* c;
   int64_t c_stride;  // row stride; n for a product with an epilogue
-  bool is_wide = false, adds = false;
+  bool has_compute_dtype_c = false, adds = false;
   bool can_copy = true;    // the workspace has room for aligned copies
   bool is_split = false;   // the batch consists of splits of k
   Epilogue epilogue = {};  // empty if there is a batch

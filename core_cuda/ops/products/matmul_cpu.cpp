@@ -145,7 +145,9 @@ class Product {
  private:
   // True if sums need a buffer until they are complete: c is rounded, or each block would be rounded on its addition to
   // c.
-  bool has_sum_buffer() const { return (!std::is_same_v<T, A> && !call_.is_wide) || (call_.adds && call_.k > kc_); }
+  bool has_sum_buffer() const {
+    return (!std::is_same_v<T, A> && !call_.has_compute_dtype_c) || (call_.adds && call_.k > kc_);
+  }
 
   cpu::Scratch<A> allocate() const {
     const int64_t sums = has_sum_buffer() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
@@ -282,7 +284,7 @@ Status multiply_cpu(const Matmul& product, const Context& context) {
     const bool is_vector = product.m == 1 || (product.n == 1 && product.c_stride == 1);
     if (product.k == 0)
       finish_zeros<T>(product);
-    else if (is_vector && !product.is_wide)
+    else if (is_vector && !product.has_compute_dtype_c)
       run(VectorProduct<T>(product), context);
     else
       run(Product<T>(product), context);

@@ -27,8 +27,8 @@ double tile_time(P p, int m, int n, G gpu) {
 }
 
 // float32: the factors stand for different shared memory traffic.
-double wide_time(P p, G gpu) { return tile_time(p, 128, 256, gpu); }
-double tall_time(P p, G gpu) { return 1.02 * tile_time(p, 256, 128, gpu); }
+double time_128x256(P p, G gpu) { return tile_time(p, 128, 256, gpu); }
+double time_256x128(P p, G gpu) { return 1.02 * tile_time(p, 256, 128, gpu); }
 double small_time(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
 
 // float64: small tiles have more shared memory traffic, but two small blocks fit on a multiprocessor of compute
@@ -44,7 +44,7 @@ bool is_f64_small(P p, G gpu) {
 
 // clang-format off
 constexpr ProductEntry kProducts[] = {
-  {K::nothing, "no kernel",
+  {K::none, "no kernel",
    [](P p, G) { return p.product.batch == 0 || p.product.m == 0 || p.product.n == 0; },
    "c is empty"},
   {K::fill, "fill",
@@ -55,15 +55,15 @@ constexpr ProductEntry kProducts[] = {
    "rows of a or b that TMA or 16-byte copies cannot read"},
 
   // A split of a split-K product.
-  {K::sm90_split_part, "sm90 tiles 128x128",
+  {K::sm90_split, "sm90 tiles 128x128",
    [](P p, G gpu) {
      return gpu.has_sm90_kernels && is_16_bit(p.product) && p.product.is_split && can_tma_load_and_store(p.product);
    },
    "sums of splits, aligned"},
 
   // A single 16-bit product on compute capability 9.x.
-  {K::sm90_few_tiles, "sm90 few tiles",
-   [](P p, G) { return p.fastest == K::sm90_few_tiles; },
+  {K::sm90_swap_ab, "sm90 swap-AB",
+   [](P p, G) { return p.fastest == K::sm90_swap_ab; },
    "least modeled time"},
   {K::split_k, "split-K",
    [](P p, G) { return p.fastest == K::split_k; },
@@ -98,21 +98,21 @@ constexpr ProductEntry kProducts[] = {
    "reads less shared memory"},
   {K::f32_64x64, "simt tiles 64x64",
    [](P p, G gpu) {
-     const double large = std::min(wide_time(p, gpu), tall_time(p, gpu));
+     const double large = std::min(time_128x256(p, gpu), time_256x128(p, gpu));
      return p.product.dtype == DType::f32 && small_time(p, gpu) < large;
    },
    "fewer idle multiprocessors"},
   {K::f32_128x256, "simt tiles 128x256",
-   [](P p, G gpu) { return p.product.dtype == DType::f32 && wide_time(p, gpu) < tall_time(p, gpu); },
+   [](P p, G gpu) { return p.product.dtype == DType::f32 && time_128x256(p, gpu) < time_256x128(p, gpu); },
    "reads less shared memory"},
   {K::f32_256x128, "simt tiles 256x128",
    [](P p, G) { return p.product.dtype == DType::f32; },
    "reads less shared memory"},
   {K::sm80_large, "sm80 tiles 128x128",
-   [](P p, G) { return !p.product.is_wide && !is_small(p.product) && has_aligned_rows(p.product); },
+   [](P p, G) { return !p.product.has_compute_dtype_c && !is_small(p.product) && has_aligned_rows(p.product); },
    "aligned"},
   {K::sm80_large_unaligned, "sm80 tiles 128x128 through registers",
-   [](P p, G) { return !p.product.is_wide && !is_small(p.product); },
+   [](P p, G) { return !p.product.has_compute_dtype_c && !is_small(p.product); },
    "misaligned"},
   {K::sm80_small, "sm80 tiles 64x64",
    [](P p, G) { return has_aligned_rows(p.product); },
@@ -185,30 +185,31 @@ ProductProblem::ProductProblem(const Matmul& product, const GpuProperties& gpu)
       tma_columns(product.b.transposed ? product.n : product.n / 8 * 8) {
   const bool is_single = product.batch == 1 && product.m > 0 && product.n > 0 && product.k > 0 && !product.is_split;
   const bool is_sm90 = gpu.has_sm90_kernels && is_16_bit(product) && is_single && !is_copied;
-  if (is_sm90 && !product.is_wide && can_tma_load(product)) {
-    few = FewTilesChoice::of(product);
+  if (is_sm90 && !product.has_compute_dtype_c && can_tma_load(product)) {
+    few = SwapAbChoice::of(product);
     fastest = fastest_sm90(product, few, has_large_tiles(product));
   }
   Matmul most = product;
   most.m = tma_rows, most.n = tma_columns;
-  is_mostly_tma = is_sm90 && fastest == ProductKernel::nothing && product.epilogue.is_empty() &&
+  is_mostly_tma = is_sm90 && fastest == ProductKernel::none && product.epilogue.is_empty() &&
                   (tma_rows < product.m || tma_columns < product.n) && tma_rows >= kMinTmaLines &&
-                  tma_columns >= kMinTmaLines && (product.is_wide ? can_tma_load_and_store(most) : can_tma_load(most));
+                  tma_columns >= kMinTmaLines &&
+                  (product.has_compute_dtype_c ? can_tma_load_and_store(most) : can_tma_load(most));
 }
 
 const ProductEntry& choose_product(const ProductProblem& problem, const GpuProperties& gpu) {
-  return first_that_takes(kProducts, problem, gpu);
+  return first_that_accepts(kProducts, problem, gpu);
 }
 
 std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem) {
-  if (entry.kernel != ProductKernel::sm90_few_tiles) return entry.name;
+  if (entry.kernel != ProductKernel::sm90_swap_ab) return entry.name;
   const auto& [rows, columns, k_splits, sharing] = problem.few;
   return std::string(entry.name) + " " + std::to_string(rows) + "x" + std::to_string(columns) +
          (k_splits > 1 ? ", " + std::to_string(k_splits) + " splits of k" : "");
 }
 
 const GatedLinearEntry& choose_gated_linear(const GatedLinear& call, const GpuProperties& gpu) {
-  return first_that_takes(kGatedLinears, call, gpu);
+  return first_that_accepts(kGatedLinears, call, gpu);
 }
 
 }  // namespace fusedops::cuda

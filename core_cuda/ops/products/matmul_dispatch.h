@@ -13,13 +13,13 @@
 
 namespace fusedops::cuda {
 
-// matmul.cu runs each of them; matmul_paths.h declares the kernels.
+// matmul.cu runs each of them; matmul_kernels.h declares the kernels.
 enum class ProductKernel {
-  nothing,
+  none,
   fill,
   aligned_copies,
-  sm90_split_part,
-  sm90_few_tiles,
+  sm90_split,
+  sm90_swap_ab,
   sm90_ping_pong,
   sm90_large,
   tma_parts,
@@ -57,9 +57,9 @@ struct ProductProblem {
   bool is_copied;  // the product reads the copies
 
   // The kernel with the least modeled time (matmul_tiles.cpp), for a single product with a 16-bit c on compute
-  // capability 9.x whose a and b TMA can load; otherwise `nothing`.
-  ProductKernel fastest = ProductKernel::nothing;
-  FewTilesChoice few;
+  // capability 9.x whose a and b TMA can load; otherwise `none`.
+  ProductKernel fastest = ProductKernel::none;
+  SwapAbChoice few;
 
   // The rows of a and columns of b that TMA can load: a multiple of 8 where they are adjacent in memory.
   int64_t tma_rows, tma_columns;
@@ -72,8 +72,8 @@ const ProductEntry& choose_product(const ProductProblem& problem, const GpuPrope
 // The name of the kernel, with its tile shape if it has several.
 std::string kernel_name(const ProductEntry& entry, const ProductProblem& problem);
 
-// The kernel with the least modeled time. `has_large`: TMA can store c, too.
-ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool can_use_large_tiles);
+// The kernel with the least modeled time. `can_use_large_tiles`: TMA can store c, too.
+ProductKernel fastest_sm90(const Matmul& product, const SwapAbChoice& few, bool can_use_large_tiles);
 
 // gated_linear: one kernel for both products and the gate, or calls of linear and gated_act.
 enum class GatedLinearKernel { sm90, calls };

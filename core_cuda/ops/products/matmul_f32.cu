@@ -8,7 +8,7 @@
 
 #include "core/cuda/launch.cuh"
 #include "cutlass/gemm/device/gemm_universal.h"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 
 namespace fusedops::cuda {
 namespace {

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "ops/products/epilogue.cuh"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 #include "ops/products/matmul_tile_loader.cuh"
 
 namespace fusedops::cuda {

@@ -25,7 +25,7 @@ Status small_matmul16(const Matmul& product, ProductKernel kernel, const Context
 
 template <class T>
 Status matmul16(const Matmul& product, ProductKernel kernel, const Context& context) {
-  if (product.is_wide) return small_matmul16<float, T>(product, kernel, context);
+  if (product.has_compute_dtype_c) return small_matmul16<float, T>(product, kernel, context);
   if (kernel == ProductKernel::sm80_large) return launch_multistage<T, Mma16<T>, LargeTile16, 16>(product, context);
   if (kernel == ProductKernel::sm80_large_unaligned)
     return launch_multistage<T, Mma16<T>, LargeMisalignedTile16, 2>(product, context);

@@ -2,7 +2,7 @@
 // product of each split is one matrix of a batch, in the type of the sums. A second kernel adds the splits in a fixed
 // order, rounds once and writes c, or adds them to c. Limit: reading a and b, or the tensor cores of a small grid.
 #include "ops/products/epilogue.cuh"
-#include "ops/products/matmul_paths.h"
+#include "ops/products/matmul_kernels.h"
 
 namespace fusedops::cuda {
 namespace {
@@ -34,8 +34,8 @@ Status sum_splits(const Matmul& product, const void* partials, int64_t splits, c
 
 template <class T>
 Status sum_splits(const Matmul& product, const void* partials, int64_t splits, const Context& context) {
-  return product.is_wide ? sum_splits<T, compute_t<T>>(product, partials, splits, context)
-                         : sum_splits<T, T>(product, partials, splits, context);
+  return product.has_compute_dtype_c ? sum_splits<T, compute_t<T>>(product, partials, splits, context)
+                                     : sum_splits<T, T>(product, partials, splits, context);
 }
 
 template <class T>

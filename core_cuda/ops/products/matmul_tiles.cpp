@@ -30,7 +30,7 @@ Lines l2_alignment(const Matmul& product) {
   return divide(128) ? Lines::aligned : divide(32) ? Lines::sector : Lines::crossing;
 }
 
-// Time of one k-tile of a block in matmul_few_tiles_sm90.cuh: the maximum of tensor-core time and L2 time for the lines
+// Time of one k-tile of a block in matmul_swap_ab_sm90.cuh: the maximum of tensor-core time and L2 time for the lines
 // that all blocks load. Clocks drop when a grid has several waves.
 constexpr double kMultiWaveFactor = 1.15, kLargeMultiWaveFactor = 1.1;
 double k_tile_ns(int64_t area, double loaded_lines, Lines lines, bool is_multi_wave) {
@@ -61,13 +61,13 @@ int64_t max_concurrent_blocks(int k_splits) { return k_splits <= 2 ? kMultiproce
 
 }  // namespace
 
-bool FewTilesChoice::is_persistent(const Matmul& product) const {
+bool SwapAbChoice::is_persistent(const Matmul& product) const {
   const Epilogue& epilogue = product.epilogue;
   return columns > 64 && k_splits == 1 && epilogue.activation == 0 && !epilogue.z && product.c_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(product.c) % 16 == 0;
 }
 
-double FewTilesChoice::time_ns(const Matmul& product) const {
+double SwapAbChoice::time_ns(const Matmul& product) const {
   const int64_t row_tiles = ceil_div(product.m, rows);
   const int64_t blocks = row_tiles * ceil_div(product.n, columns) * k_splits;
   const int64_t k_tiles = ceil_div(ceil_div(product.k, kTileDepth), k_splits);
@@ -83,15 +83,15 @@ double FewTilesChoice::time_ns(const Matmul& product) const {
   return waves * wave_ns + std::max(waves * multiply_ns, read_ns(product));
 }
 
-FewTilesChoice FewTilesChoice::of(const Matmul& product) {
+SwapAbChoice SwapAbChoice::of(const Matmul& product) {
   if (is_skinny(product)) {
     int rows = 8;
     while (rows < product.m) rows *= 2;
     return {rows, 64, gemv_splits(product.n, product.k)};
   }
-  FewTilesChoice best;
+  SwapAbChoice best;
   double least = std::numeric_limits<double>::infinity();
-  const auto consider = [&](const FewTilesChoice& choice) {
+  const auto consider = [&](const SwapAbChoice& choice) {
     const double time = choice.time_ns(product);
     if (time < least) best = choice, least = time;
   };
@@ -118,8 +118,8 @@ FewTilesChoice FewTilesChoice::of(const Matmul& product) {
   return best;
 }
 
-ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, bool can_use_large_tiles) {
-  if (is_skinny(product)) return ProductKernel::sm90_few_tiles;
+ProductKernel fastest_sm90(const Matmul& product, const SwapAbChoice& few, bool can_use_large_tiles) {
+  if (is_skinny(product)) return ProductKernel::sm90_swap_ab;
   const double k_tiles = double(ceil_div(product.k, kTileDepth)) * alignment_factor(product);
   // The time of a persistent kernel with clusters of two tiles.
   const auto persistent_ns = [&](int64_t rows, int64_t columns, double k_tile_ns, double multi_wave_factor) {
@@ -129,7 +129,7 @@ ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, boo
     return kLargeStartNs + std::max(multiply_ns, read_ns(product));
   };
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  ProductKernel best = ProductKernel::sm90_few_tiles;
+  ProductKernel best = ProductKernel::sm90_swap_ab;
   double least = kNever;
   const auto consider = [&](ProductKernel kernel, double time_ns) {
     if (time_ns < least) best = kernel, least = time_ns;
@@ -148,7 +148,7 @@ ProductKernel fastest_sm90(const Matmul& product, const FewTilesChoice& few, boo
   constexpr int64_t kMaxWaves = 4;
   const int64_t few_tiles = ceil_div(product.m, few.rows) * ceil_div(product.n, few.columns);
   if (few.is_persistent(product) || few_tiles <= kMaxWaves * kMultiprocessors || least == kNever)
-    consider(ProductKernel::sm90_few_tiles, few.time_ns(product));
+    consider(ProductKernel::sm90_swap_ab, few.time_ns(product));
   return best;
 }
 

@@ -18,13 +18,13 @@ inline constexpr int kMultiprocessors = 132;  // of a large GPU: the order of su
 // The operand tile that the two blocks of a cluster share through multicast.
 enum class Sharing { nothing, columns, rows };
 
-// A tile of c in matmul_few_tiles_sm90.cuh.
-struct FewTilesChoice {
+// A tile of c in matmul_swap_ab_sm90.cuh.
+struct SwapAbChoice {
   int rows = 128, columns = 64;
   int k_splits = 1;
   Sharing sharing = Sharing::nothing;
 
-  static FewTilesChoice of(const Matmul& product);
+  static SwapAbChoice of(const Matmul& product);
   double time_ns(const Matmul& product) const;
 
   // True if blocks loop over tiles. They must store c through TMA, with no epilogue but a bias. Tiles of 64 columns

@@ -64,10 +64,10 @@ class Layers(conversion.Rules):
             return None
         return next((base for base in kind.__mro__ if self.is_known(base) and self.counterpart(base) is kind), None)
 
-    def kept(self, thing: Any) -> str | None:
+    def skip_reason(self, thing: Any) -> str | None:
         if self._fuse_loss and isinstance(thing, keras.Model):
             return fused_loss.unfused(thing)
-        return super().kept(thing)
+        return super().skip_reason(thing)
 
     def become(self, thing: Any, kind: type) -> None:
         internals.become(thing, kind)

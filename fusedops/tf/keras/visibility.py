@@ -12,7 +12,7 @@ import fusedops.tf as fo
 from fusedops.tf.keras.dropout import next_seed
 from fusedops.tf.keras.layer import FLOATING
 
-MOST_FEATURES = 256  # of a head
+MAX_FEATURES = 256  # of a head
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ def can_attend(*tensors: tf.Tensor) -> bool:
     """True if the kernel takes these queries, keys and values: one dtype, [B, positions, heads, features]."""
     first = tensors[0].dtype
     return all(
-        len(x.shape) == 4 and x.dtype == first and x.dtype in FLOATING and x.shape[-1] <= MOST_FEATURES for x in tensors
+        len(x.shape) == 4 and x.dtype == first and x.dtype in FLOATING and x.shape[-1] <= MAX_FEATURES for x in tensors
     )
 
 
 def unsupported_heads(**features: int) -> str | None:
     """The reason why the kernel does not take heads of so many features; None if it does."""
     for name, value in features.items():
-        if value > MOST_FEATURES:
-            return f"{name} {value} is above {MOST_FEATURES}"
+        if value > MAX_FEATURES:
+            return f"{name} {value} is above {MAX_FEATURES}"
     return None
 
 

@@ -120,12 +120,12 @@ class Modules(conversion.Rules):
             return None
         if sequential.is_sequential(kind) and not any(sequential.candidates(thing)):
             return None
-        return "its forward is an attribute of its own, which somebody has set" if "forward" in vars(thing) else None
+        return "its forward is an attribute of its own, set by user code" if "forward" in vars(thing) else None
 
-    def kept(self, thing: Any) -> str | None:
+    def skip_reason(self, thing: Any) -> str | None:
         if isinstance(thing, torch.jit.ScriptModule):
             return "TorchScript has compiled it"
-        subclass = super().kept(thing)
+        subclass = super().skip_reason(thing)
         if subclass and any(base.__name__ == "FSDPModule" for base in type(thing).__mro__):
             return "sharded by fully_shard: convert the model before"
         kind: type = type(thing)

@@ -53,14 +53,14 @@ class Code:
     Attributes:
         attributes: names of the module's attributes that it reads, in the order of their numbers.
         methods: names of the methods of its class that it calls.
-        handed_on: for each call that forwards parameters under their own names, the parameters with no other use.
+        forwarded: for each call that forwards parameters under their own names, the parameters with no other use.
     """
 
     tokens: tuple[Hashable, ...]
     places: tuple[Place, ...]  # of each token
     attributes: tuple[str, ...]
     methods: tuple[str, ...]
-    handed_on: tuple[frozenset[str], ...]
+    forwarded: tuple[frozenset[str], ...]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Code) and self.tokens == other.tokens

@@ -23,7 +23,7 @@ class _Layer(FusedLayer, torch.nn.Module):
     def why_not(self, *inputs: Any) -> str | None:
         changed = next((name for name in _BLOCKS if name in vars(self)), None)
         if changed:
-            return f"its {changed} is an attribute of its own, which somebody has set"
+            return f"its {changed} is an attribute of its own, set by user code"
         return unfused_input(inputs[0]) if inputs else None
 
     def _attention(self, attention: Any, x: Tensor, of: Tensor, mask: Any, padding: Any, is_causal: bool) -> Tensor:

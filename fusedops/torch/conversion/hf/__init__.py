@@ -121,8 +121,8 @@ def _whole(kind: type) -> Match | str | None:
             continue
         roles = source.of_method(form, method).attributes
         options = {**form.options, "methods": code.methods}
-        if code.handed_on:
-            options["forwarded"] = code.handed_on[0]
+        if code.forwarded:
+            options["forwarded"] = code.forwarded[0]
         return Match(form.mixin, form.__name__, dict(zip(roles, code.attributes, strict=True)), options)
     return near
 

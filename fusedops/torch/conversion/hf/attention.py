@@ -21,7 +21,7 @@ from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
 """Our names by transformers' names, which handle the calls that the kernel does not support."""
-_MOST_FEATURES = 256
+_MAX_FEATURES = 256
 # Arguments of some attentions that the kernel does not support: score bias, sinks, paged cache.
 _UNSUPPORTED = ("position_bias", "s_aux", "sinks", "cache")
 _Result = tuple[Tensor, Tensor | None]
@@ -50,7 +50,7 @@ def why_not(
 
     Args:
         query, key, value: [B, heads, positions, features].
-        visible: the result of `masks.kept`.
+        visible: the result of `masks.visible`.
         scaling, output_attentions, options: as passed by the attention's module.
     """
     if visible is None:
@@ -63,8 +63,8 @@ def why_not(
     if isinstance(scaling, Tensor):
         return "its scale is a tensor"
     features, of_values = query.shape[-1], value.shape[-1]
-    if features > _MOST_FEATURES or of_values > _MOST_FEATURES:
-        return f"its heads have more than {_MOST_FEATURES} features"
+    if features > _MAX_FEATURES or of_values > _MAX_FEATURES:
+        return f"its heads have more than {_MAX_FEATURES} features"
     if query.dim() != 4 or not query.shape[0] == key.shape[0] == value.shape[0]:
         return "its queries and keys are of different batches"
     if not query.dtype is key.dtype is value.dtype and not torch.is_autocast_enabled(query.device.type):
@@ -85,7 +85,7 @@ def _are_supported_tensors(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True if the operator accepts these tensors. With dropout, it would refuse them only after a seed is drawn."""
     return (
         key.dtype is value.dtype is query.dtype
-        and max(query.shape[-1], value.shape[-1]) <= _MOST_FEATURES
+        and max(query.shape[-1], value.shape[-1]) <= _MAX_FEATURES
         and key.shape[-1] == query.shape[-1]
         and query.shape[0] == key.shape[0] == value.shape[0]
     )
@@ -121,7 +121,7 @@ def _attend(
         except REFUSED:
             pass  # the code below finds the reason
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
-    visible = masks.kept(attention_mask, queries, keys, causal, sliding_window)
+    visible = masks.visible(attention_mask, queries, keys, causal, sliding_window)
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
     if leaves_cap_out or why_not(query, key, value, visible, scaling, **options) or visible is None:
         if visible is not None and (attention_mask is not None or sliding_window is not None):
@@ -150,7 +150,7 @@ def _eager(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
     assert attention is not None  # checked by `implementation`
     causal = options.pop("is_causal")
     if mask is None and (getattr(module, "is_causal", True) if causal is None else causal) and query.shape[2] > 1:
-        visible = masks.kept(None, query.shape[2], key.shape[2], True, None)
+        visible = masks.visible(None, query.shape[2], key.shape[2], True, None)
         mask = None if visible is None else visible.full(query.shape[2], key.shape[2], query.device)
     if mask is not None and mask.dtype is torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)

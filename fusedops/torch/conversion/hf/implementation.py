@@ -19,7 +19,7 @@ import torch
 
 _REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # modules without attentions
-_MOST_FEATURES = 256
+_MAX_FEATURES = 256
 
 
 @dataclass
@@ -113,7 +113,7 @@ def why_not(owner: Owner) -> str | None:
     if name in attention.NAMES.values():
         return None
     if name not in attention.NAMES:
-        return f"it is {name}, which somebody has chosen"
+        return f"it is {name}, which was chosen by user code"
     if getattr(owner.config, "output_attentions", False):
         return "its config asks for the weights of the attention"
     for model in owner.models:
@@ -143,8 +143,8 @@ def _unfused(module: Any, name: str) -> str | None:
     if _has_window(module.config) and "sliding_window" not in words:
         return "it does not pass on its sliding window"
     features = getattr(module, "head_dim", None)
-    if isinstance(features, int) and features > _MOST_FEATURES:
-        return f"its heads have {features} features; the kernel takes up to {_MOST_FEATURES}"
+    if isinstance(features, int) and features > _MAX_FEATURES:
+        return f"its heads have {features} features; the kernel takes up to {_MAX_FEATURES}"
     if name == "eager" and attention.eager(module) is None:
         return "its own function is not to be found"
     return None

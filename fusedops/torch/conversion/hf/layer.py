@@ -103,7 +103,7 @@ class HFLayer(FusedLayer, torch.nn.Module if TYPE_CHECKING else object):  # type
             return None
         for name in self.methods:
             if name in vars(self):
-                return f"its {name} is an attribute of its own, which somebody has set"
+                return f"its {name} is an attribute of its own, set by user code"
         for role, name in self.names.items():
             if role not in self.optional and not hasattr(self, name):
                 return f"it has no attribute {name}"

@@ -1,7 +1,7 @@
 """Compact masks for transformers' models.
 
 transformers makes a mask once for all layers of a kind, with the function that is registered for the attention's name,
-and passes it to each attention. Our function makes one of these, which `kept` reads:
+and passes it to each attention. Our function makes one of these, which `visible` reads:
 
     None                      as in transformers' sdpa. Causal: T queries see the first T keys, of which a cache may
                               hold more, and a single query sees all keys. Not causal: all keys are visible.
@@ -142,7 +142,7 @@ class Visible:
         return full
 
 
-def kept(mask: Tensor | None, queries: int, keys: int, is_causal: bool, window: int | None) -> Visible | None:
+def visible(mask: Tensor | None, queries: int, keys: int, is_causal: bool, window: int | None) -> Visible | None:
     """The visible keys for a mask; None if the kernel does not support the mask.
 
     Args:

@@ -1,9 +1,0 @@
-"""The contenders: fusedops and its peers, in each framework."""
-
-from importlib import import_module
-from typing import Any
-
-
-def side_of(framework: str) -> Any:
-    """The framework's module, which draws inputs, evaluates formulas and builds contenders."""
-    return import_module(f"benchmarks.contenders.{framework}.side")

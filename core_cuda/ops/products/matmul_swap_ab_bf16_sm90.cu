@@ -1,0 +1,9 @@
+#include "ops/products/matmul_swap_ab_sm90.cuh"
+
+namespace fusedops::cuda {
+
+Status swap_ab_bf16_sm90(const Matmul& product, const SwapAbChoice& tile, const Context& context) {
+  return swap_ab<bf16>(product, tile, context);
+}
+
+}  // namespace fusedops::cuda
