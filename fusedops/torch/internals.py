@@ -5,6 +5,7 @@ Most are torch's own objects under other names, since a wrapper function would s
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -127,10 +128,47 @@ def shape(x: torch.Tensor) -> torch.Size:
 
 def is_watched(module: torch.nn.Module) -> bool:
     """True if the module must be called: it has hooks, global hooks exist, or `forward` is an instance attribute."""
-    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    if own or "forward" in module.__dict__:
+    return bool(module._forward_hooks or module._forward_pre_hooks or _has_other_hooks(module))
+
+
+def _has_other_hooks(module: torch.nn.Module) -> bool:
+    if module._backward_hooks or module._backward_pre_hooks or "forward" in module.__dict__:
         return True
     return bool(_has_any_global_hook())  # type: ignore[no-untyped-call]
+
+
+_STYLES = "torch.distributed.tensor.parallel.style"
+
+
+def hooks_of_plan(*modules: torch.nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The hooks before and after the forward by which one style of a parallel plan shards the call of each of these
+    modules; None if a module has other hooks, or none."""
+    if not modules[0]._forward_pre_hooks:  # the fast test
+        return None
+    before = [hook for module in modules for hook in module._forward_pre_hooks.values()]
+    after = [hook for module in modules for hook in module._forward_hooks.values()]
+    if not len(before) == len(after) == len(modules) or any(map(_has_other_hooks, modules)):
+        return None
+    return (before[0], after[0]) if _have_one_style(*before) and _have_one_style(*after) else None
+
+
+@before_tracing
+def _have_one_style(*hooks: Any) -> bool:
+    """True if torch's `distribute_module` has made these hooks, for equal styles of `parallelize_module`."""
+    styles = [_style(hook) for hook in hooks]
+    return styles[0] is not None and all(style == styles[0] for style in styles)
+
+
+def _style(hook: Any) -> tuple[Any, ...] | None:
+    """The function that a hook of `distribute_module` calls for a style of torch's own, its arguments and the mesh."""
+    if getattr(hook, "__qualname__", None) != "distribute_module.<locals>.<lambda>":
+        return None
+    cells = zip(hook.__code__.co_freevars, hook.__closure__, strict=True)
+    variables = {name: cell.cell_contents for name, cell in cells}
+    function = variables.get("input_fn") or variables.get("output_fn")
+    if not isinstance(function, functools.partial) or function.func.__module__ != _STYLES:
+        return None
+    return function.func, function.args, function.keywords, variables["device_mesh"]
 
 
 @contextmanager

@@ -399,26 +399,37 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
+class Recorder(TorchDispatchMode):
+    """Lists the operators of ours that are called, and the collectives. It adds no hooks, as CommDebugMode does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: set[str] = set()
+        self.messages: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # DTensor calls the operators of shards
+        if func.namespace == "fusedops":
+            self.operators.add(func._schema.name.removeprefix("fusedops::"))
+        if func.namespace == "_c10d_functional" and func._opname.startswith("all_"):
+            self.messages.append(func._opname)
+        return func(*args, **(kwargs or {}))
+
+
 def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tensor]]:
     """The operators of ours that a model's forward calls; the loss and all gradients of five steps."""
-    names = set()
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func.namespace == "fusedops":
-                names.add(func._schema.name.removeprefix("fusedops::"))
-            return func(*args, **(kwargs or {}))
-
+    recorder = Recorder()
     optimizer = fused_optim.SGD(model.parameters(), 0.1)
     history: list[torch.Tensor] = []
     for _ in range(5):
         optimizer.zero_grad()
-        with Recorder():
+        with recorder:
             loss = model(tokens, labels=tokens).loss
         loss.backward()
         history += [whole(loss.detach()), *(whole(p.grad) for p in model.parameters() if p.grad is not None)]
         optimizer.step()
-    return names, history
+    return recorder.operators, history
 
 
 EAGER_EXPERTS = {"experts_implementation": "eager"}  # torch's grouped product has no float64
@@ -431,7 +442,8 @@ def in_parts(model: Any) -> Any:
         model.save_pretrained(folder)
     dist.barrier()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    return type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float64, **EAGER_EXPERTS)
+    parallel = type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float64, **EAGER_EXPERTS)
+    return parallel.train(model.training)
 
 
 def by_positions(model: Any, mesh: Any = mesh) -> Any:
@@ -449,6 +461,16 @@ def by_positions(model: Any, mesh: Any = mesh) -> Any:
     return parallelize_module(model, mesh, outer)
 
 
+def by_columns(model: Any) -> Any:
+    """Tensor parallelism with plain tensors between the layers, and a head whose classes are sharded."""
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    rows = ("self_attn.o_proj", "mlp.down_proj")
+    plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(rows, RowwiseParallel())
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, plan)
+    return parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
+
+
 def by_heads(model: Any) -> Any:
     """Tensor parallelism, by a plan of one's own for BERT, which transformers has none for."""
     columns = ("attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense")
@@ -459,12 +481,28 @@ def by_heads(model: Any) -> Any:
     return model
 
 
+def converted(model: Any) -> Any:
+    return fo.convert(model, verbose=False, fuse_loss=True)
+
+
+def check_messages(model: Any, tokens: torch.Tensor) -> None:
+    """One all-reduce of a result behind each attention and MLP, and one of the gradient of each's input; besides, the
+    statistics of the loss, and the gradient of its input."""
+    expected = 2 * len(model.model.layers) + 1
+    with Recorder() as forward:
+        loss = model(tokens, labels=tokens).loss
+    with Recorder() as backward:
+        loss.backward()
+    for messages in (forward.messages, backward.messages):
+        assert len(messages) == expected, messages
+
+
 def transformers() -> None:
-    """Converted models keep their fused operators. The products of a gated MLP are torch's, whose layers are called for
-    their hooks; so are the norms of sequence parallelism, without the residual."""
+    """Converted models keep their fused operators. Under transformers' own plan, layers have another forward and are
+    called: the products of a gated MLP and the head. So are the norms of sequence parallelism, for their hooks."""
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
     parallel_ways = {
-        "llama": (in_parts, by_positions),
+        "llama": (in_parts, by_columns, by_positions),
         "qwen3": (in_parts,),
         "qwen3_moe": (in_parts,),
         "gemma3": (in_parts,),
@@ -473,20 +511,27 @@ def transformers() -> None:
     for name, those in parallel_ways.items():
         torch.manual_seed(0)
         model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
-        usual, expected = called(fo.convert(copy.deepcopy(model), verbose=False), tokens)
+        model.train(name == "llama")  # others have dropout
+        usual, expected = called(converted(copy.deepcopy(model)), tokens)
+        in_two_steps = {"gated_linear": "gated_act", "linear_cross_entropy": "cross_entropy"}
         for way in those:
-            left_out = {"gated_linear"} | ({"add_rms_norm"} if way is by_positions else set())
+            names_of_way = set(usual)
+            if way is in_parts:
+                names_of_way = {in_two_steps.get(operator, operator) for operator in usual}
+            if way is by_positions:
+                names_of_way -= {"add_rms_norm"}
             for is_converted_first in (False, True):
                 if is_converted_first and way is in_parts:
                     continue  # transformers loads models of its own classes
                 given = copy.deepcopy(model)
-                parallel = way(fo.convert(given, verbose=False) if is_converted_first else given)
+                parallel = way(converted(given) if is_converted_first else given)
                 if not is_converted_first:
-                    fo.convert(parallel, verbose=False)
+                    converted(parallel)
                 names, got = called(parallel, tokens)
-                in_two_steps = {"gated_act"} if "gated_linear" in usual else set()
-                assert names == (usual - left_out) | in_two_steps, (name, way, names, usual)
+                assert names == names_of_way, (name, way, names, usual)
                 check_in_part(got, expected)
+                if way is by_columns:
+                    check_messages(parallel, tokens)
 
 
 def transformers_fsdp() -> None:
@@ -576,6 +621,40 @@ def dropout() -> None:
         assert 0 < int((drawn == 0).sum()) < drawn.numel() and all(torch.equal(drawn, y) for y in agreed)
         fixed = fo.dropout(placed(x, placement), 0.5, seed=(3, 4)).full_tensor()
         assert torch.equal(fixed, fo.dropout(x, 0.5, seed=(3, 4)))
+
+
+def plans() -> None:
+    """Layers of a parallel plan are read between its hooks, eager and compiled. One with a further hook is called."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, dtype=torch.float64, device=device).requires_grad_()
+    labels = torch.tensor([1, 11, -100, 3], device=device)
+    columns, rows = ColwiseParallel(output_layouts=Replicate()), RowwiseParallel(input_layouts=Replicate())
+    dense = fo.convert(torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.GELU()), verbose=False)
+    cases: list[tuple[torch.nn.Module, dict[str, ParallelStyle], tuple[torch.Tensor, ...]]] = [
+        (fo.nn.GatedLinear(8, 12, bias=True), {"gate_proj": columns, "up_proj": columns}, ()),
+        (fo.nn.LinearCrossEntropyLoss(8, 12, bias=True), {"linear": columns}, (labels,)),
+        (dense, {"0": columns}, ()),
+        (dense, {"0": rows}, ()),
+    ]
+    for module, plan, targets in cases:
+        module.to(device, torch.float64)
+        with Recorder() as usual:
+            expected = module(x, *targets)
+        gradients = torch.autograd.grad(expected.sum(), (x, *module.parameters()))
+        parallel = parallelize_module(copy.deepcopy(module), mesh, plan)
+        with Recorder() as found, fused_only():
+            got = parallel(x, *targets)
+        assert found.operators == usual.operators, (module, found.operators)
+        compiled = torch.compile(parallel, backend="aot_eager", fullgraph=True)(x, *targets)
+        for y in (got, compiled):
+            torch.testing.assert_close(y, expected)
+            found_gradients = torch.autograd.grad(y.sum(), (x, *parallel.parameters()))
+            for dx, reference in zip(found_gradients, gradients, strict=True):
+                torch.testing.assert_close(whole(dx), reference)
+        calls: list[Any] = []
+        parallel.get_submodule(next(iter(plan))).register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        torch.testing.assert_close(parallel(x, *targets), expected)
+        assert calls == [1]
 
 
 def report() -> None:

@@ -11,7 +11,7 @@ from tests.helpers.running import ROOT, blocks, environment, python, run_program
 
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast", "dropout"),
-    *("report", "heads", "errors"),
+    *("plans", "report", "heads", "errors"),
 )
 FOUR = ("dropout", "heads", "two_dimensions", "checkpoints")
 PRINTED = (

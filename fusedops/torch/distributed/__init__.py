@@ -50,6 +50,20 @@ def agreed(seed: Tensor, x: Any) -> Any:
     return drawn.redistribute(placements=[Replicate()] * everywhere)
 
 
+def replicated(x: Tensor, other: Any) -> Any:
+    """x, which is equal in all processes, as a DTensor on the mesh of another one."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    if internals.is_distributed(x):
+        return x
+    return DTensor.from_local(x, other.device_mesh, [Replicate()] * other.device_mesh.ndim, run_check=False)
+
+
+def whole(x: Any) -> Tensor:
+    """x as a plain tensor in every process, if it is a DTensor."""
+    return x.full_tensor() if internals.is_distributed(x) else x
+
+
 def notes_on_shards(parameters: Iterable[Tensor]) -> list[str]:
     """A line for the report of `convert`: the number of sharded parameters for each placement on a mesh."""
     every = list(parameters)

@@ -26,6 +26,7 @@ from fusedops.torch.nn.layer import (
     unfused_input,
     unfused_pass,
 )
+from fusedops.torch.nn.plans import gated_linear, plan_of
 
 _PLAIN = (nn.Parameter, Tensor)
 
@@ -91,11 +92,15 @@ def unfused_part(layer: nn.Module, name: str) -> str | None:
     return f"{name} {reason}" if (reason := reason_to_call(part)) else None
 
 
-def reason_to_call(dense: nn.Module) -> str | None:
-    """The reason why a linear layer must be called, or None if reading its weight is enough."""
-    if main_grad.has_main_grad(dense._parameters.get("weight")):
-        return "has a weight whose gradient goes to main_grad"
-    return "has a hook or a forward of its own" if is_watched(dense) else None
+def reason_to_call(*layers: nn.Module) -> str | None:
+    """The reason why linear layers with a common input must be called, or None if reading their parameters is enough:
+    between the hooks of their `plan_of`, if they have one."""
+    is_any_watched = False
+    for dense in layers:
+        if main_grad.has_main_grad(dense._parameters.get("weight")):
+            return "has a weight whose gradient goes to main_grad"
+        is_any_watched = is_any_watched or is_watched(dense)
+    return "has a hook or a forward of its own" if is_any_watched and plan_of(*layers) is None else None
 
 
 # FLOPs. In compiled code torch's product and a separate pass take a GPU less time for smaller products. In eager code
@@ -103,20 +108,23 @@ def reason_to_call(dense: nn.Module) -> str | None:
 _FEWEST_COMPILED = 2**35
 
 
-def takes_product(dense: Any, x: Tensor) -> bool:
-    """True if our kernel should compute a layer's product, and the layer need not be called."""
-    weight = dense.weight
-    if unfused_input(x) or not isinstance(weight, Tensor) or weight.device != x.device:
-        return False
-    if torch.compiler.is_compiling():
-        flops = 2 * x.shape.numel() * weight.shape[0]
-        if is_small_on_gpu(x, flops, _FEWEST_COMPILED):
+def takes_products(x: Tensor, *layers: Any) -> bool:
+    """True if our kernel should compute the products of layers with a common input, and none need be called."""
+    for dense in layers:
+        weight = dense.weight
+        if unfused_input(x) or not isinstance(weight, Tensor) or weight.device != x.device:
             return False
-    return unfused_product(x, weight) is None and not reason_to_call(dense)
+        if torch.compiler.is_compiling():
+            flops = 2 * x.shape.numel() * weight.shape[0]
+            if is_small_on_gpu(x, flops, _FEWEST_COMPILED):
+                return False
+        if unfused_product(x, weight):
+            return False
+    return not reason_to_call(*layers)
 
 
 def takes_plain_product(weight: Any, x: Tensor) -> bool:
-    """A fast test for a plain weight and an x that `is_plain`. If False, `takes_product` decides."""
+    """A fast test for a plain weight and an x that `is_plain`. If False, `takes_products` decides."""
     if type(weight) not in _PLAIN or weight.dtype is not x.dtype or is_any_autocast_enabled():
         return False
     return x.is_cuda or x.dtype.itemsize > 2
@@ -289,7 +297,8 @@ class GatedLinear(FusedLayer, nn.Module):
                 return reason
             if inputs and (reason := unfused_product(inputs[0], getattr(self, part).weight)):
                 return reason
-        return None
+        reason = reason_to_call(self.gate_proj, self.up_proj)
+        return f"gate_proj or up_proj {reason}" if reason else None
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
@@ -297,8 +306,7 @@ class GatedLinear(FusedLayer, nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.why_not(x):
             return self.otherwise(self._unfused, x)
-        gate, up = self.gate_proj, self.up_proj
-        return fo.gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, self.activation)
+        return gated_linear(self.activation, self.gate_proj, self.up_proj, x)
 
     def _unfused(self, x: Tensor) -> Tensor:
         gate, up = self.gate_proj(x), self.up_proj(x)

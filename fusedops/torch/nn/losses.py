@@ -20,6 +20,7 @@ from fusedops.torch.nn.layer import (
     widened,
 )
 from fusedops.torch.nn.linear import unfused_part, unfused_weight
+from fusedops.torch.nn.plans import linear_loss
 
 
 class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
@@ -153,11 +154,10 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if self.why_not(input, target):
             return self.otherwise(self._of_logits, input, target)
-        return fo.linear_cross_entropy(
+        return linear_loss(
+            self.linear,
             input,
-            self.linear.weight,
             target,
-            self.linear.bias,
             ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
             reduction=self.reduction,

@@ -6,7 +6,9 @@ name has another value. The original modules do not change, since unconverted mo
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import torch
 
 from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion import source
+from fusedops.torch.nn.plans import prepared
 
 
 def steps(code: CodeType) -> Iterator[dis.Instruction]:
@@ -69,6 +73,52 @@ def with_parameters(function: FunctionType, other: FunctionType) -> FunctionType
     if names == code.co_varnames:
         return function
     return copied(function, code.replace(co_varnames=names))
+
+
+def with_prepared_input(function: FunctionType) -> FunctionType:
+    """A forward that calls `function` with its first argument prepared by the parallel plan of the layers within it.
+
+    `function` itself, unless layers and the argument's shape are all that it uses the argument for.
+    """
+    try:
+        layers = layers_of_input(function)
+    except source.NoSource:
+        return function
+    if len(layers) < 2:
+        return function
+
+    def forward(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        called = [getattr(self, name) for name in layers]
+        if all(isinstance(each, torch.nn.Module) for each in called):  # not a method
+            x = prepared(x, *called)
+        return function(self, x, *args, **kwargs)
+
+    made = with_parameters(forward, function)  # type: ignore[arg-type]
+    made.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return made
+
+
+def layers_of_input(function: FunctionType) -> tuple[str, ...]:
+    """The attributes that a forward calls with nothing but its first argument; none if it has other uses for this than
+    its shape."""
+    tree, _ = source.tree_of(function)
+    if len(tree.args.args) < 2:
+        return ()
+    model, x = (each.arg for each in tree.args.args[:2])
+    layers: dict[str, None] = {}
+    others = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=owner), attr=name), args=[ast.Name(id=used)], keywords=[]
+            ) if (owner, used) == (model, x):
+                layers[name] = None
+                others -= 1
+            case ast.Attribute(value=ast.Name(id=used), attr="shape") if used == x:
+                others -= 1
+            case ast.Name(id=used) if used == x:
+                others += 1
+    return () if others else tuple(layers)
 
 
 def copied(

@@ -12,7 +12,8 @@ from fusedops.conversion import full_name
 from fusedops.torch.conversion.hf.activations import fused_name, is_activation, must_call, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer, stays_half
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
-from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_product
+from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_products
+from fusedops.torch.nn.plans import plan_of
 
 _CONV1D = "transformers.pytorch_utils.Conv1D"  # a Linear whose weight is transposed
 
@@ -54,15 +55,19 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
                 pass  # the code below finds the reason
     if name is None or unfused_dense(dense) or reason_to_call(dense) or must_call(activation) or unfused_input(x):
         return activation(dense(x))
-    if takes_product(dense, x):
-        return fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))
-    if dense.bias is None:
+    plan = plan_of(dense)
+    x = x if plan is None else plan.prepare(x)
+    if takes_products(x, dense):
+        y = fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))
+    elif dense.bias is None:
         return activation(dense(x))
-    product = _product(dense, x)
-    is_mixed = product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias)
-    if is_mixed or unfused_pass(product):
-        return activation(dense(x))
-    return fo.bias_act(product, dense.bias, name)
+    else:
+        product = _product(dense, x)
+        is_mixed = product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias)
+        if is_mixed or unfused_pass(product):
+            return activation(dense(x))
+        y = fo.bias_act(product, dense.bias, name)
+    return y if plan is None else plan.finish(y)
 
 
 def unfused_dense(dense: torch.nn.Module) -> str | None:

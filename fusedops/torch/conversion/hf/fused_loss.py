@@ -27,7 +27,6 @@ from typing import Any, ClassVar
 
 import torch
 
-import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
 from fusedops.functions.common import Reduction
 from fusedops.torch.conversion import source
@@ -36,6 +35,7 @@ from fusedops.torch.conversion.hf.internals import can_return_tuple
 from fusedops.torch.conversion.hf.loss import LanguageModel, averaged, causal_loss, shifted, undecorated
 from fusedops.torch.nn.layer import unfused_input
 from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, unfused_weight
+from fusedops.torch.nn.plans import linear_loss, prepared
 
 _STATES = "_states"  # the added variable
 
@@ -70,18 +70,13 @@ class WithoutLogits(LanguageModel):
     ) -> torch.Tensor:
         """`causal_loss` of the head's logits for the states."""
         head = getattr(self, self.head_name)
+        states = prepared(states, head)
         labels = shifted(labels, ignore_index) if shift_labels is None else shift_labels
         rows, labels = states.reshape(-1, states.shape[-1]), labels.reshape(-1).to(states.device)
 
         def loss(reduction: Reduction) -> torch.Tensor:
-            return fo.linear_cross_entropy(
-                rows,
-                head.weight,
-                labels,
-                head.bias,
-                ignore_index=ignore_index,
-                reduction=reduction,
-                softcap=softcap or 0.0,
+            return linear_loss(
+                head, rows, labels, ignore_index=ignore_index, reduction=reduction, softcap=softcap or 0.0
             )
 
         return averaged(loss, num_items_in_batch)

@@ -13,7 +13,8 @@ from fusedops.torch.conversion.hf.activations import fused_name, is_activation, 
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import REFUSED, is_plain, parameter, unfused_input, unfused_pass
-from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_product
+from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, takes_plain_product, takes_products
+from fusedops.torch.nn.plans import gated_linear, prepared
 
 
 class _Gated(HFLayer):
@@ -117,17 +118,17 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
     name, plain = fused_name(activation), is_plain_linear(gate) and is_plain_linear(up)
     if name is not None and plain and is_plain(x):
         first, second = parameter(gate, "weight"), parameter(up, "weight")
-        is_called = reason_to_call(gate) or reason_to_call(up) or must_call(activation)
+        is_called = reason_to_call(gate, up) or must_call(activation)
         if not is_called and takes_plain_product(first, x) and takes_plain_product(second, x):
             try:
                 return fo.gated_linear(x, first, second, parameter(gate, "bias"), parameter(up, "bias"), name)
             except REFUSED:
                 pass  # the code below finds the reason
-    if name is None or not plain or unfused_input(x) or must_call(activation):
-        return gated(activation, gate(x), up(x))
-    if not (takes_product(gate, x) and takes_product(up, x)) or shape(gate.weight) != shape(up.weight):
-        return gated(activation, gate(x), up(x))
-    return fo.gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, name)
+    has_operator = plain and not must_call(activation) and takes_products(x, gate, up)
+    if name is not None and has_operator and shape(gate.weight) == shape(up.weight):
+        return gated_linear(name, gate, up, x)
+    x = prepared(x, gate, up) if plain else x
+    return gated(activation, gate(x), up(x))
 
 
 def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

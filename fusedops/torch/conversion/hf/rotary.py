@@ -12,7 +12,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
-from fusedops.torch.conversion.hf.code import with_global, with_parameters, without_no_grad
+from fusedops.torch.conversion.hf.code import with_global, with_parameters, with_prepared_input, without_no_grad
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.nn.layer import is_mixed, left_to_compiler, unfused_input
@@ -31,7 +31,7 @@ class RotaryAttention(HFLayer):
             raise UnknownClass("its forward calls no rotary embedding that is known")
         for name, rotation in found:
             forward = with_global(forward, name, fused(forward.__globals__[name], rotation))
-        return {"forward": decorate(forward)}
+        return {"forward": decorate(with_prepared_input(forward))}
 
     def unfused(self) -> str | None:
         return None if any(rotations(self.original)) else "its forward calls no rotary embedding that is known"
