@@ -1,11 +1,12 @@
 """Attention over sequences whose positions are divided among the processes of a group.
 
-Every process gathers the keys and values of all positions and calls the operator once for each chunk of its queries.
+Every process gathers the keys and values that its queries see, and calls the operator once for each chunk of these.
 Nothing is merged, and the backward adds the gradients of keys and values in the order of the ranks.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
@@ -42,7 +43,7 @@ def ring_attention(
     """Self-attention over sequences of which each process of a group has a part of the positions.
 
     The parts are equal, and in the order of ranks: those of `shard_positions`. Keys and values are gathered, so that a
-    process needs memory for the keys and values of all positions, beside its own queries and results.
+    process needs memory for those of all positions that its queries see, beside its own queries and results.
 
     Args:
         q: [..., T / ranks, H, D], or [..., H, T / ranks, D] with `seq_dim=-2`: the part of this process. With `offsets`
@@ -79,22 +80,24 @@ def ring_attention(
     positions = q.shape[dim] * dist.get_world_size(group)
     if offsets is not None:
         _check_offsets(offsets, positions, lengths, windowed > 0 and not causal)
-    keys, values = (gather_positions(x, group=group, dim=dim, load_balance=load_balance) for x in (k, v))
+    own = (x.movedim(dim, 0).contiguous() for x in (k, v))
+    prefixes = [x.movedim(0, dim) for x in _Prefixes.apply(_Exchange(group, load_balance, causal), *own)]
+    chunks = zip(
+        places, q.tensor_split(len(places), dim), prefixes[: len(places)], prefixes[len(places) :], strict=True
+    )
     results = []
-    for place, queries in zip(places, q.tensor_split(len(places), dim), strict=True):
-        size = queries.shape[dim]
+    for place, queries, keys, values in chunks:
+        size, seen = queries.shape[dim], keys.shape[dim]
         begin, end = place * size, (place + 1) * size
-        seen = end if causal else positions
         # The operators align the last query with the last key, which is `seen - end` positions further on.
         options["window"] = windowed and windowed + seen - end
-        rows = queries, keys.narrow(dim, 0, seen), values.narrow(dim, 0, seen)
         try:
             if offsets is not None:
                 parts = offsets.clamp(begin, end) - begin, offsets.clamp(max=seen)
-                y, _ = ops.attention_varlen(*rows, *parts, **options)
+                y, _ = ops.attention_varlen(queries, keys, values, *parts, **options)
             else:
                 kept = None if lengths is None else lengths.clamp(0, seen)
-                y, _ = ops.attention(*rows, None, kept, None, seq_dim=seq_dim, **options)
+                y, _ = ops.attention(queries, keys, values, None, kept, None, seq_dim=seq_dim, **options)
         except Exception as error:
             name = "attention" if offsets is None else "attention_varlen"
             raise renamed(error, name, "ring_attention") from None
@@ -159,6 +162,105 @@ class _AllToAll(torch.autograd.Function):
         return _AllToAll.apply(dy.contiguous(), ctx.group), None
 
 
+class _Prefixes(torch.autograd.Function):
+    """`_Exchange.prefixes`, and in the backward its transpose, `_Exchange.sums`."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: _Exchange, *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.exchange = exchange
+        return tuple(exchange.prefixes(parts))
+
+    @staticmethod
+    def backward(ctx: Any, *dys: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_Sums.apply(ctx.exchange, *(dy.contiguous() for dy in dys))
+
+
+class _Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exchange: _Exchange, *prefixes: Tensor) -> tuple[Tensor, ...]:
+        ctx.exchange = exchange
+        return tuple(exchange.sums(prefixes))
+
+    @staticmethod
+    def backward(ctx: Any, *dys: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *_Prefixes.apply(ctx.exchange, *(dy.contiguous() for dy in dys))
+
+
+class _Exchange:
+    """Sends chunks of positions, which are the first dimension, to the processes that need them.
+
+    A chunk of queries sees a prefix of the whole sequence: up to its own end if causal, otherwise all of it. A process
+    needs the longest prefix that one of its chunks sees.
+    """
+
+    def __init__(self, group: Group, load_balance: bool, causal: bool) -> None:
+        self.group, self.rank = group, dist.get_rank(group)
+        self.places = [_places(group, load_balance, rank) for rank in range(dist.get_world_size(group))]
+        self.own = self.places[self.rank]
+        count = sum(map(len, self.places))
+        self.seen = [place + 1 if causal else count for place in self.own]  # chunks of each prefix
+        self.needed = [max(places) + 1 if causal else count for places in self.places]  # chunks, by rank
+
+    def prefixes(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The prefixes that this process's chunks see: those of the first tensor, then those of the next one."""
+        sent, received = self._messages(), self._messages()
+        wholes = []
+        for x in parts:
+            chunks = _chunked(x, len(self.own))
+            whole = x.new_empty(self.needed[self.rank], *chunks.shape[1:])
+            for rank, places in enumerate(self.places):
+                sent[rank] += [
+                    chunk for chunk, place in zip(chunks, self.own, strict=True) if place < self.needed[rank]
+                ]
+                received[rank] += [whole[place] for place in places if place < len(whole)]
+            wholes.append(whole)
+        self._send(sent, received)
+        return [whole[:count].flatten(0, 1) for whole in wholes for count in self.seen]
+
+    def sums(self, prefixes: Sequence[Tensor]) -> list[Tensor]:
+        """The transpose: each chunk of this process as the sum over all processes that need it, in their order."""
+        sent, received = self._messages(), self._messages()
+        terms = []
+        for first in range(0, len(prefixes), len(self.seen)):
+            chunks = list(map(_chunked, prefixes[first:], self.seen))
+            totals = [
+                functools.reduce(torch.add, [x[place] for x in chunks if place < len(x)])
+                for place in range(self.needed[self.rank])
+            ]
+            for rank, places in enumerate(self.places):
+                sent[rank] += [totals[place] for place in places if place < len(totals)]
+            for place in self.own:
+                ranks = [rank for rank, needed in enumerate(self.needed) if place < needed]
+                terms.append(totals[0].new_empty(len(ranks), *totals[0].shape))
+                for rank, term in zip(ranks, terms[-1], strict=True):
+                    received[rank].append(term)
+        self._send(sent, received)
+        results = [each.sum(0) for each in terms]
+        return [torch.cat(results[i : i + len(self.own)]) for i in range(0, len(results), len(self.own))]
+
+    def _messages(self) -> list[list[Tensor]]:
+        return [[] for _ in self.places]
+
+    def _send(self, sent: Sequence[Sequence[Tensor]], received: Sequence[Sequence[Tensor]]) -> None:
+        """Tensors by rank. A pair of processes has them in the same order."""
+        group = self.group or dist.group.WORLD
+        messages = []
+        for rank in range(len(self.places)):
+            if rank != self.rank:
+                peer = dist.get_global_rank(group, rank)
+                for function, tensors in ((dist.isend, sent[rank]), (dist.irecv, received[rank])):
+                    messages += [dist.P2POp(function, x, peer, group) for x in tensors if x.numel()]
+        works = dist.batch_isend_irecv(messages) if messages else []
+        for x, y in zip(sent[self.rank], received[self.rank], strict=True):
+            y.copy_(x)
+        for work in works:
+            work.wait()
+
+
+def _chunked(x: Tensor, count: int) -> Tensor:
+    return x.reshape(count, len(x) // count, *x.shape[1:])
+
+
 def _places(group: Group, load_balance: bool, rank: int | None = None) -> Sequence[int]:
     """The chunks of a process, of this one by default, among those of the whole sequence."""
     rank = dist.get_rank(group) if rank is None else rank
@@ -194,7 +296,7 @@ def _device(group: Group, q: Any) -> torch.device:
         )
     backends = dist.get_backend_config(group)
     backend = dict(each.split(":") for each in backends.split(",")).get(q.device.type)
-    if backend is None or (backend, q.device.type) == ("gloo", "cuda"):  # Gloo has no all-to-all for GPUs
+    if backend is None or (backend, q.device.type) == ("gloo", "cuda"):  # Gloo sends no tensors of GPUs
         raise ValueError(
             "fusedops.ring_attention: group must have a backend for tensors on "
             f"{q.device.type}, such as NCCL for CUDA; got {backends}"
