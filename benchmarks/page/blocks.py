@@ -16,7 +16,7 @@ from typing import Any
 
 from audits.families import page as families_page
 from audits.families import steps_table
-from benchmarks.cases.case import BOTH, GROWTH, SECTIONS
+from benchmarks.cases.case import BOTH, DISTRIBUTED, GROWTH, SECTIONS
 from benchmarks.operators import OPERATORS
 from benchmarks.page.pictures import PICTURES, picture_name, speed
 from benchmarks.page.summary import OURS, compared, rows_of, slower, time_of
@@ -249,6 +249,20 @@ def layers(results: Results) -> str:
     return table(["implementation", "time", "peak memory"], lines)
 
 
+def several_gpus(results: Results) -> str:
+    """Steps on several GPUs beside every baseline."""
+    lines = []
+    for run in _of_gpu(results, "torch"):
+        for row in rows_of(run, DISTRIBUTED):
+            for name, implementation in row["implementations"].items():
+                time = seconds(implementation)
+                ratio = _ratio(times_of(row, OURS, name)) if time else ""
+                lines.append([row["variant"], name, time_text(time) if time else "error", ratio])
+    if not lines:
+        return "Not measured yet."
+    return f"{_gpu(results)}:\n\n{table(['step', 'implementation', 'time', '× fusedops'], lines)}"
+
+
 def families(results: Results) -> str:
     """The share of modules that `convert` replaces, in the newest version of each library."""
     return families_page.totals(families_page.newest(families_page.load())).rstrip()
@@ -316,6 +330,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "models-in-short": models_in_short,
     "keras": keras,
     "layers": layers,
+    "several-gpus": several_gpus,
     "families": families,
     "machines": all_machines,
     "missing": missing,

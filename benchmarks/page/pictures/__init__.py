@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.page.pictures import calls, floor, growth, roofline
+from benchmarks.page.pictures import calls, floor, gpus, growth, roofline
 from benchmarks.results.schema import Run
 
 Draw = Callable[[Sequence[Run], Path], str | None]
@@ -18,6 +18,7 @@ PICTURES: dict[str, tuple[str, Draw]] = {
     "floor": ("Fraction of the floor that each operator reaches, beside its baselines", floor.draw),
     "roofline": ("Rooflines: arithmetic per second against arithmetic per byte", roofline.draw),
     "growth": ("Time against the number of elements, of rows, and the length of a row", growth.draw),
+    "gpus": ("Speed of steps on several GPUs, relative to PyTorch's eager mode", gpus.draw),
     "calls": ("Time of a Python call on a few numbers", calls.draw),
 }
 
