@@ -158,7 +158,8 @@ def functions() -> None:
             function = function_of(backend, spec, sample, given, names)
             expected, upstream = with_gradients(function, tensors, wanted)
             every = [*placements_of(tensors)]
-            for pair in zip(every, [*every[1:], every[0]], strict=True):
+            pairs = [*zip(every, [*every[1:], every[0]], strict=True)]
+            for pair in pairs[::2] if is_simulated else pairs:  # each placement in one of the two dimensions
                 with LocalTensorMode(world) if is_simulated else contextlib.nullcontext():
                     distributed = tuple(placed(x, *ps[: mesh.ndim]) for x, *ps in zip(tensors, *pair, strict=True))
                     got, _ = with_gradients(function, distributed, wanted, upstream)
@@ -546,7 +547,7 @@ def transformers_fsdp() -> None:
         fully_shard(layer, mesh=both["data"])
     fully_shard(sharded, mesh=both["data"])
     names, got = called(sharded, tokens)
-    assert {"rms_norm", "rope", "attention", "gated_act"} <= names, names
+    assert {"rms_norm", "rope", "attention", "gated_linear"} <= names, names
     check_in_part(got, expected)
 
 
