@@ -87,14 +87,17 @@ def divisions(
 def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> bool:
     """True if the leading dimensions of a call are independent batch dimensions, so that it can have one more.
 
-    Parameters and scalars have none, and no output is a sum over them.
+    Parameters and scalars have none, and no output is a sum over them. An output with an absent input's dtype is empty.
     """
     terms = _terms(operator, attributes, inputs)
     if terms is None:
         return False
     tensors = terms.tensors
     own = [t for t, x in zip(tensors, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
-    return all(term.axes[:1] == (_LEADING,) for term in (*own, *tensors[len(operator.inputs) :]))
+    absent = {x.name for x, given in zip(operator.inputs, inputs, strict=True) if given is None}
+    outputs = zip(tensors[len(operator.inputs) :], operator.outputs, strict=True)
+    own += [t for t, y in outputs if y.dtype not in absent]
+    return all(term.axes[:1] == (_LEADING,) for term in own)
 
 
 def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Refused, Tensor, ops, renamed, ring_of_context, seed_of
+from fusedops.functions.common import Refused, Tensor, integers_of, ops, renamed, ring_of_context, seed_of
 from fusedops.functions.refusal import refuse
 
 
@@ -24,14 +24,17 @@ def attention(
     seed: Tensor | tuple[int, int] | None = None,
     seq_dim: int = -3,
     return_lse: bool = False,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
+    query_offset: Tensor | int | None = None,
     **others: Refused,
 ) -> Any:
     """softmax(scale · q kᵀ, masked) v, for each head of each sequence.
 
     The scores are computed tile by tile and never stored, in the backward as well, which computes them again: memory
     grows with the number of positions, not with its square. Query i stands beside key i + S - T: the last query beside
-    the last key. A query sees the keys that all of `causal`, `window`, `lengths` and `mask` leave it; if they leave
-    none, its result is zeros, with zero gradient.
+    the last key. `query_offset` replaces S - T. A query sees the keys that all of `causal`, `window`, `lengths` and
+    `mask` leave it; if they leave none, its result is zeros, with zero gradient.
 
     Slices of a packed tensor and transposed heads are read in place: nothing is copied. Keys at or behind `lengths` are
     never read. The other keys and values must be finite even where they are masked, since zero times infinity or NaN is
@@ -55,27 +58,35 @@ def attention(
             Unused if `dropout` is 0.
         seq_dim: the dimension that holds the positions, -3 or -2.
         return_lse: also returns the log-sum-exp of the scores, by which results over parts of the keys are merged.
+        alibi: [H], q's dtype or float32: slopes m. Adds -m · |i + S - T - j| to the score of query i and key j, after
+            `softcap`. It has no gradient.
+        sinks: [H], q's dtype or float32: one more logit in the denominator of every row of a head, with a value of
+            zero.
+        query_offset: int32 or int64, of q's leading dimensions, such as [B], or one integer: the position of the first
+            query among the keys, from 0 to S. It replaces S - T in `causal`, `window` and `alibi`. With `lengths`, a
+            part of a prompt or the next tokens attend to a cache that is not full.
 
     Returns:
         A tensor of q's dtype and layout, contiguous, with Dv features. 16-bit inputs are summed in float32; on a GPU
         the probabilities are rounded to 16 bits before the product with v. The bits of a sequence do not depend on
         what else is in the batch; with dropout, what is dropped follows from its place there.
         With `return_lse` a pair of it and the log-sum-exp [..., H, T], in either layout: the logarithm of the
-        denominator of the softmax, whatever `dropout` drops. It is -inf where no key is visible, differentiable, and
-        float64 for float64, else float32.
+        denominator of the softmax, whatever `dropout` drops. It is differentiable, float64 for float64, else float32.
+        Where no key is visible it is the sink, or -inf without sinks.
 
     Gradient:
         With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k and
         dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. Dropout, drawn again, is applied to
-        p in dv, and to d in ds. The gradient of the log-sum-exp is added to d. The order of all sums follows from the
-        shapes alone.
+        p in dv, and to d in ds. The gradient of the log-sum-exp is added to d. The gradient of a sink is the sum of
+        -exp(sink - lse) · Σ dy·y over the rows of its head. The order of all sums follows from the shapes alone.
         Double backward and forward mode take the plain formula, and memory for all T × S scores.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range. On a CPU also: a length is not in [0, S]. A GPU cannot raise: there, it
-            counts as 0 or S. In PyTorch also: a call inside torch's context_parallel has a mask, lengths or dropout,
-            or asks for the log-sum-exp.
+            dtype, or a number is out of range. On a CPU also: a length or a query offset is not in [0, S]. A GPU cannot
+            raise: there, such a length counts as 0 or S, and a sequence with such an offset sees no key. In PyTorch
+            also: a call inside torch's context_parallel has arguments beside `causal`, `scale`, `window`, `softcap`
+            and `seq_dim`.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
@@ -95,7 +106,16 @@ def attention(
     """
     if more or others:
         refuse("attention", more, others)
-    ring = ring_of_context("attention", mask=mask, lengths=lengths, dropout=dropout, return_lse=return_lse)
+    ring = ring_of_context(
+        "attention",
+        mask=mask,
+        lengths=lengths,
+        dropout=dropout,
+        return_lse=return_lse,
+        alibi=alibi,
+        sinks=sinks,
+        query_offset=query_offset is not None,
+    )
     if ring is not None:
         return ring(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap, seq_dim=seq_dim)
     scales, windowed = optional_number("attention", "scale", scale), optional_count("attention", "window", window)
@@ -108,11 +128,13 @@ def attention(
         "seq_dim": seq_dim,
         "dropout": rate,
     }
+    offsets = integers_of("attention", "query_offset", query_offset, q)
+    inputs = (q, k, v, mask, lengths, seeds, offsets, alibi, sinks)
     if not return_lse:
-        y, _ = ops.attention(q, k, v, mask, lengths, seeds, **options)
+        y, _ = ops.attention(*inputs, **options)
         return y
     try:
-        return ops.attention_lse(q, k, v, mask, lengths, seeds, **options)
+        return ops.attention_lse(*inputs, **options)
     except Exception as error:
         raise renamed(error, "attention_lse", "attention") from None
 
@@ -129,6 +151,8 @@ def attention_varlen(
     window: int | None = None,
     softcap: float = 0.0,
     return_lse: bool = False,
+    alibi: Tensor | None = None,
+    sinks: Tensor | None = None,
     **others: Refused,
 ) -> Any:
     """softmax(scale · q kᵀ, masked) v for sequences of different lengths, packed one behind the other without padding.
@@ -149,6 +173,7 @@ def attention_varlen(
         window: keeps key j of query i only where j > i + S - T - window.
         softcap: c > 0 replaces each score s by c · tanh(s / c), before masking.
         return_lse: also returns the log-sum-exp of the scores.
+        alibi, sinks: as in `attention`.
 
     Returns:
         [N, H, Dv] of q's dtype, computed as by `attention`; with `return_lse` a pair of it and the log-sum-exp [H, N].
@@ -188,10 +213,10 @@ def attention_varlen(
         "softcap": softcap,
     }
     if not return_lse:
-        y, _ = ops.attention_varlen(q, k, v, offsets_q, offsets_k, **options)
+        y, _ = ops.attention_varlen(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
         return y
     try:
-        return ops.attention_varlen_lse(q, k, v, offsets_q, offsets_k, **options)
+        return ops.attention_varlen_lse(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
     except Exception as error:
         raise renamed(error, "attention_varlen_lse", "attention_varlen") from None
 

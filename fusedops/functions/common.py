@@ -27,6 +27,11 @@ def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Te
     raise NotImplementedError  # set per framework by `define`
 
 
+def integers_of(function: str, name: str, value: Tensor | int | None, q: Tensor) -> Tensor | None:
+    """An option with one integer for each sequence, such as attention's query offset, as an operator takes it."""
+    raise NotImplementedError  # a framework's
+
+
 def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] | None:
     """Attention over the shards of all processes, inside a context of the framework that shards positions; else None.
 

@@ -12,7 +12,7 @@ need the output.
 
 `f` has every operator (`f.axpby(a, x, b)`, differentiable as well) and a few tensor functions of both frameworks:
 
-    multiply, erf, rsqrt, sigmoid, tanh   elementwise
+    multiply, absolute, erf, rsqrt, sigmoid, tanh   elementwise
     sum                                   over all elements
     sum_last, mean_last                   over the last dimension, which keeps size 1
     expand_last, first                    adds a last dimension of size 1, removes it
@@ -27,8 +27,12 @@ need the output.
     transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
     repeat_heads(x, like)                 repeats each head of x, for the heads of like [..., H, T, S]
     columns                               the column indices [S] of [..., T, S]
-    diagonal                              the diagonal's column in each row [T, 1]; the last row ends the last column
+    diagonal(scores, first)                the diagonal's column in each row [..., T, 1]: `first` [...] in the first
+    row;
+                                          if it is None, the last column in the last row
     packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1] and column [S], and `diagonal` per sequence
+    beside_sinks(scores, masks, sinks)    the scores with the sinks [H] as one more column, and a mask of them
+    but_last                              all columns but the last
     probabilities(scores, masks)          softmax over the columns that all masks let through; 0 elsewhere
     log_sum_exp(scores, masks)            the log of the sum of these exponentials; -inf where none is visible
     vjp(function, inputs, upstream)       the gradients of inputs, by the framework's autograd

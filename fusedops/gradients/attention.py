@@ -19,44 +19,50 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     return derivative(f, c, plain, ("dy", "y"), (gdx,))
 
 
-@gradient("attention_backward", saves=("dy", "q", "k", "v", "mask", "lengths", "seed", "dlse"))
+_SAVED = ("dy", "q", "k", "v", "dlse", "alibi", "sinks")
+
+
+@gradient("attention_backward", saves=(*_SAVED, "mask", "lengths", "seed", "query_offset"))
 def _attention_backward(
-    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
+    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None, gdsinks: Tensor | None
 ) -> Mapping[str, Any]:
-    return second_derivative(f, c, _attention, _UPSTREAM, q=gdq, k=gdk, v=gdv)
+    return second_derivative(f, c, _attention, _UPSTREAM, q=gdq, k=gdk, v=gdv, sinks=gdsinks)
 
 
-@gradient("attention_varlen_backward", saves=("dy", "q", "k", "v", "offsets_q", "offsets_k", "dlse"))
+@gradient("attention_varlen_backward", saves=(*_SAVED, "offsets_q", "offsets_k"))
 def _attention_varlen_backward(
-    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None
+    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None, gdsinks: Tensor | None
 ) -> Mapping[str, Any]:
-    return second_derivative(f, c, _attention_varlen, _UPSTREAM, q=gdq, k=gdk, v=gdv)
+    return second_derivative(f, c, _attention_varlen, _UPSTREAM, q=gdq, k=gdk, v=gdv, sinks=gdsinks)
 
 
-def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     heads_first = c.seq_dim == -2
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
-    masks = _band(c, f.columns(scores), f.diagonal(scores))
+    diagonal = f.diagonal(scores, c.query_offset)
+    scores = _biased(f, c, scores, diagonal)
+    masks = _band(c, f.columns(scores), diagonal)
     if c.lengths is not None:
         lengths = f.expand_last(f.expand_last(f.expand_last(f.cast(c.lengths, f.columns(scores)))))
         masks.append(f.columns(scores) < lengths)
     if c.mask is not None:
         masks.append(c.mask)
-    p = f.probabilities(scores, masks)
+    p, lse = _softmax(f, scores, masks, sinks)
     if c.seed is not None:
         p = f.dropout(p, c.seed, rate=c.dropout)
     y = _weighted_values(f, p, v)
-    return y if heads_first else f.exchange_heads(y), f.log_sum_exp(scores, masks)
+    return y if heads_first else f.exchange_heads(y), lse
 
 
-def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _attention_varlen(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     q, k, v = map(f.exchange_heads, (q, k, v))
     scores = _scores(f, c, q, k)
     query_segment, key_segment, diagonal = f.packed(scores, c.offsets_q, c.offsets_k)
-    masks = [query_segment == key_segment, *_band(c, f.columns(scores), diagonal)]
-    return f.exchange_heads(_weighted_values(f, f.probabilities(scores, masks), v)), f.log_sum_exp(scores, masks)
+    scores = _biased(f, c, scores, diagonal)
+    p, lse = _softmax(f, scores, [query_segment == key_segment, *_band(c, f.columns(scores), diagonal)], sinks)
+    return f.exchange_heads(_weighted_values(f, p, v)), lse
 
 
 def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
@@ -64,6 +70,21 @@ def _scores(f: Any, c: Any, q: Tensor, k: Tensor) -> Tensor:
     scale = c.scale[0] if len(c.scale) else f.features(q) ** -0.5
     scores = f.product(q, f.transpose_last(f.repeat_heads(k, q))) * scale
     return c.softcap * f.tanh(scores / c.softcap) if c.softcap else scores
+
+
+def _biased(f: Any, c: Any, scores: Tensor, diagonal: Tensor) -> Tensor:
+    if c.alibi is None:
+        return scores
+    slopes = f.expand_last(f.expand_last(f.cast(c.alibi, scores)))
+    return scores - slopes * f.cast(f.absolute(f.columns(scores) - diagonal), scores)
+
+
+def _softmax(f: Any, scores: Tensor, masks: list[Tensor], sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The probabilities and the log-sum-exp. The sinks are one more visible column."""
+    if sinks is None:
+        return f.probabilities(scores, masks), f.log_sum_exp(scores, masks)
+    scores, masks = f.beside_sinks(scores, masks, sinks)
+    return f.but_last(f.probabilities(scores, masks)), f.log_sum_exp(scores, masks)
 
 
 def _band(c: Any, columns: Tensor, diagonal: Tensor) -> list[Tensor]:

@@ -28,9 +28,16 @@ def _columns(x: tf.Tensor) -> tf.Tensor:
     return tf.range(tf.shape(x)[-1])
 
 
-def _diagonal(x: tf.Tensor) -> tf.Tensor:
+def _diagonal(x: tf.Tensor, first: tf.Tensor | None) -> tf.Tensor:
     rows, columns = tf.shape(x)[-2], tf.shape(x)[-1]
-    return tf.expand_dims(tf.range(rows) + columns - rows, -1)
+    diagonal = columns - rows if first is None else tf.cast(first, tf.int32)[..., None, None, None]
+    return tf.expand_dims(tf.range(rows), -1) + diagonal
+
+
+def _beside_sinks(scores: tf.Tensor, masks: Sequence[tf.Tensor], sinks: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    column = tf.broadcast_to(sinks[:, None, None], tf.concat([tf.shape(scores)[:-1], [1]], 0))
+    visible = functools.reduce(tf.logical_and, masks, tf.ones_like(scores, tf.bool))
+    return tf.concat([scores, column], -1), [tf.concat([visible, tf.ones_like(column, tf.bool)], -1)]
 
 
 def _packed(x: tf.Tensor, offsets_q: tf.Tensor, offsets_k: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -87,7 +94,10 @@ def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "absolute": tf.abs,
     "diagonal": _diagonal,
+    "beside_sinks": _beside_sinks,
+    "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: tf.cast(x, like.dtype),
     "columns": _columns,
     "compute": _compute,

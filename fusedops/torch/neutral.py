@@ -29,9 +29,15 @@ def _columns(x: Tensor) -> Tensor:
     return torch.arange(x.shape[-1], dtype=torch.int32, device=x.device)
 
 
-def _diagonal(x: Tensor) -> Tensor:
-    rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device)
-    return (rows + (x.shape[-1] - x.shape[-2])).unsqueeze(-1)
+def _diagonal(x: Tensor, first: Tensor | None) -> Tensor:
+    rows = torch.arange(x.shape[-2], dtype=torch.int32, device=x.device).unsqueeze(-1)
+    return rows + (x.shape[-1] - x.shape[-2] if first is None else first[..., None, None, None])
+
+
+def _beside_sinks(scores: Tensor, masks: Sequence[Tensor], sinks: Tensor) -> tuple[Tensor, list[Tensor]]:
+    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    visible = functools.reduce(torch.logical_and, masks, torch.ones_like(scores, dtype=torch.bool))
+    return torch.cat([scores, column], -1), [torch.nn.functional.pad(visible, (0, 1), value=True)]
 
 
 def _packed(x: Tensor, offsets_q: Tensor, offsets_k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,7 +98,10 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
 
 # Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not support methods in a table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "absolute": torch.abs,
     "diagonal": _diagonal,
+    "beside_sinks": _beside_sinks,
+    "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.to(like.dtype),
     "columns": _columns,
     "compute": _compute,

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fusedops import checks
+
 _ATTENTION = torch._C._nn.scaled_dot_product_attention  # the original
+
+
+def integers_of(function: str, name: str, value: Tensor | int | None, q: Any) -> Any:
+    """A tensor or None unchanged; an integer as a tensor of q's leading dimensions. Nothing here waits for the GPU."""
+    integer = checks.one_for_all(function, name, value)
+    if integer is None or not isinstance(q, Tensor):  # the operator refuses other types
+        return value
+    return q.new_full(q.shape[:-3], integer, dtype=torch.int64)
 
 
 def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] | None:

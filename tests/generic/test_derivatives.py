@@ -13,7 +13,8 @@ from fusedops.gradients.registry import GRADIENTS
 from tests.helpers.frameworks import Backend
 from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
-INTEGER_INPUTS = {"labels", "mask", "lengths", "offsets_q", "offsets_k", "seed"}  # inputs of integers or booleans
+# Inputs of integers or booleans.
+INTEGER_INPUTS = {"labels", "mask", "lengths", "query_offset", "offsets_q", "offsets_k", "seed"}
 NONE = (None, None)  # ds and seed of rms_norm_backward
 
 

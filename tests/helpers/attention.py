@@ -15,16 +15,26 @@ def positions(columns: int) -> tuple[int, int]:
     return -(-columns // features), features
 
 
-def seen(queries: int, keys: int, causal: bool = False, window: int | None = None) -> Array:
-    """The keys that a query sees by position, as booleans [T, S]."""
+def beside(queries: int, keys: int, query_offset: Array | int | None = None) -> Array:
+    """The key on the diagonal of each query, [..., 1, T, 1]."""
+    first = keys - queries if query_offset is None else query_offset
+    return np.arange(queries)[:, None] + np.asarray(first)[..., None, None, None]
+
+
+def seen(diagonal: Array, keys: int, causal: bool = False, window: int | None = None) -> Array:
+    """The keys that a query sees by position, as booleans [..., 1, T, S]."""
     columns = np.arange(keys)
-    diagonal = np.arange(queries)[:, None] + keys - queries
-    visible = np.ones((queries, keys), bool)
+    visible = np.ones((*diagonal.shape[:-1], keys), bool)
     if causal:
         visible &= columns <= diagonal
     if window is not None:
         visible &= columns > diagonal - window
     return visible
+
+
+def linear_bias(alibi: Array, diagonal: Array, keys: int) -> Array:
+    """The term that ALiBi adds to each score, [..., H, T, S]."""
+    return -alibi[:, None, None] * np.abs(diagonal - np.arange(keys)).astype(alibi.dtype)
 
 
 def folded(x: Array, times: int, key_heads: int) -> Array:
@@ -37,7 +47,7 @@ def folded(x: Array, times: int, key_heads: int) -> Array:
 
 class Plain:
     """Arguments: q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; `visible` broadcasts to [..., H, T, S].
-    `factors`: the dropout factors [..., H, T, S]."""
+    `factors`: the dropout factors [..., H, T, S]. `bias`: added to the scores. `sinks`: [H]."""
 
     def __init__(
         self,
@@ -48,8 +58,10 @@ class Plain:
         scale: float | None,
         softcap: float,
         factors: Array | float = 1.0,
+        bias: Array | None = None,
+        sinks: Array | None = None,
     ) -> None:
-        self.factors = factors
+        self.factors, self.sinks = factors, sinks
         dtype, self.key_heads = q.dtype.type, k.shape[-3]
         self.times = q.shape[-3] // max(k.shape[-3], 1)
         self.q, self.k, self.v = q, *(np.repeat(x, self.times, -3) for x in (k, v))
@@ -65,10 +77,18 @@ class Plain:
                 t = np.tanh(scores / dtype(softcap))
                 scores, self.slope = dtype(softcap) * t, 1 - t * t
                 errors = self.slope * errors + 10 * np.abs(scores)
+            if bias is not None:
+                scores = scores + bias
+                errors = errors + 4 * np.abs(bias) + np.abs(scores)
             scores = np.where(visible, scores, -np.inf).astype(dtype)
             largest = scores.max(-1, keepdims=True, initial=-np.inf)
+            sink = None if sinks is None else sinks[:, None, None]
+            largest = largest if sink is None else np.maximum(largest, sink)
             exponentials = np.where(visible, np.exp(scores - largest), 0)
             total = exponentials.sum(-1, keepdims=True)
+            of_sink = 0 if sink is None else np.exp(sink - largest)
+            total = total + of_sink
+            self.p_sink = of_sink / total
             self.p = np.where(visible, exponentials / total, 0).astype(dtype)
             log_sum = np.where(largest == -np.inf, largest, largest + np.log(total))
             # Numbers below the smallest normal number may be flushed to zero.
@@ -78,6 +98,8 @@ class Plain:
             errors = np.where(visible, finite(errors) + 4 * below, 0)
             self.log_sum = np.squeeze(log_sum, -1)
             self.errors_of_log = np.sum(self.p * errors, -1, keepdims=True)
+            if sink is not None:
+                self.errors_of_log += self.p_sink * 4 * finite(largest - sink)
             self.errors = errors + self.errors_of_log
             # Those of the sum's logarithm beside those of the scores: of the sum and its logarithm, and of the maximum.
             self.errors_of_log += FEW * (1 + np.abs(finite(largest)) + np.abs(finite(log_sum)))
@@ -85,6 +107,8 @@ class Plain:
             self.errors_again = (
                 self.errors + 2 * np.where(visible, np.abs(finite(scores)), 0) + 2 * np.abs(finite(log_sum))
             )
+            if sink is not None:
+                self.errors_of_sink = self.errors_of_log + 2 * np.abs(finite(sink)) + 2 * np.abs(finite(log_sum))
 
     def value(self) -> Array:
         with np.errstate(all="ignore"):
@@ -106,18 +130,29 @@ class Plain:
     def gradients(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dp = (dy @ np.swapaxes(self.v, -1, -2)) * self.factors
-            ds = self.p * (dp - np.sum(dy * self.value(), -1, keepdims=True) + column(dlse)) * self.slope
-            return self._products(self.scale, ds, self.p * self.factors, self.q, self.k, dy)
+            delta = np.sum(dy * self.value(), -1, keepdims=True) - column(dlse)
+            ds = self.p * (dp - delta) * self.slope
+            products = self._products(self.scale, ds, self.p * self.factors, self.q, self.k, dy)
+            return products if self.sinks is None else (*products, self._of_sinks(-self.p_sink * delta))
 
     def gradient_magnitude(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
             dp = (dy @ np.swapaxes(np.abs(self.v), -1, -2)) * self.factors
             tiny = self._tiny()  # of ds as well
-            ds = size * (dp + np.sum(dy * self.magnitude(), -1, keepdims=True) + column(np.abs(dlse))) + tiny
-            return self._products(
+            delta = np.sum(dy * self.magnitude(), -1, keepdims=True) + column(np.abs(dlse))
+            ds = size * (dp + delta) + tiny
+            products = self._products(
                 np.abs(self.scale), ds, (size + tiny) * self.factors, *map(np.abs, (self.q, self.k)), dy
             )
+            if self.sinks is None:
+                return products
+            return *products, self._of_sinks(self.p_sink * (1 + self.errors_of_sink / FEW) * delta)
+
+    def _of_sinks(self, of_rows: Array) -> Array:
+        """The sums of [..., H, T, 1] over the rows of each head."""
+        heads = of_rows.shape[-3]
+        return np.moveaxis(of_rows, -3, 0).reshape(heads, -1).sum(-1)
 
     def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
         of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)
@@ -133,14 +168,23 @@ def finite(x: Array) -> Array:
     return np.where(np.isfinite(x), x, 0)
 
 
-def roundings(queries: int, keys: int, times: int, features: int) -> dict[str, float]:
-    """Roundings of the output and the gradients; `times`: the number of query heads per key head. Scores are summed
-    over features, outputs over keys, gradients of keys over the queries that see them."""
+def roundings(queries: int, keys: int, times: int, features: int, rows: int) -> dict[str, float]:
+    """Roundings of the output and the gradients; `times`: the number of query heads per key head, `rows`: that of all
+    queries of a head. Scores are summed over features, outputs over keys, gradients of keys over the queries that see
+    them, gradients of sinks over all rows."""
     y = FEW + any_order(keys)
     ds = y + any_order(features)
-    rows = any_order(queries * max(times, 1))
-    return {"y": y, "lse": y, "dq": ds + any_order(keys), "dk": ds + rows, "dv": y + rows}
+    of_keys = any_order(queries * max(times, 1))
+    of_sinks = ds + any_order(rows)
+    return {
+        "y": y,
+        "lse": y,
+        "dq": ds + any_order(keys),
+        "dk": ds + of_keys,
+        "dv": y + of_keys,
+        "dsinks": of_sinks,
+    }
 
 
 # A GPU multiplies probabilities and their gradients as 16-bit numbers, and the backward reads the rounded y.
-STORAGE = {"y": 1, "dq": 2, "dk": 2, "dv": 1}
+STORAGE = {"y": 1, "dq": 2, "dk": 2, "dv": 1, "dsinks": 2}

@@ -66,6 +66,7 @@ class Attention(Problem):
     mask: int = 0
     dropout: int = 0
     softcap: int = 0
+    alibi: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,18 +121,22 @@ PRODUCTS = [
 ]
 ATTENTIONS = [
     (Attention("float32", 0, 128, 128), "simt", "simt"),
-    (Attention("float64", 1, 128, 128, dropout=1), "simt with dropout", "simt with dropout"),
+    (Attention("float64", 1, 128, 128, dropout=1), *2 * ("simt with dropout or bias",)),
+    (Attention("float32", 0, 1, 4096, alibi=1), *2 * ("simt with dropout or bias",)),
     (Attention(HALF, 0, 1, 4096, group=4), "sm80 split-KV", "sm80 split-KV"),
     (Attention(HALF, 0, 1, 64), "sm80", "sm80"),
     (Attention(HALF, 0, 128, 128), "sm90", "sm80"),
     (Attention("float16", 0, 128, 128, mask=1), "sm90 with mask or dropout", "sm80"),
-    (Attention(HALF, 0, 128, 128, dropout=1), "sm90 with mask or dropout", "sm80 with dropout"),
+    (Attention(HALF, 0, 128, 128, dropout=1), "sm90 with mask or dropout", "sm80 with dropout or bias"),
+    (Attention(HALF, 0, 128, 128, alibi=1), "sm90 with ALiBi", "sm80 with dropout or bias"),
+    (Attention(HALF, 1, 128, 128, features=256, alibi=1), "sm90 with ALiBi", "sm80 with dropout or bias"),
+    (Attention(HALF, 1, 128, 128, mask=1, alibi=1), "sm90 with mask or dropout", "sm80 with dropout or bias"),
     (Attention(HALF, 0, 128, 128, softcap=30), "sm80", "sm80"),
     (Attention(HALF, 0, 128, 128, features=65), "sm80", "sm80"),
     (Attention(HALF, 1, 128, 128, features=256), "sm90", "sm80"),
     (Attention(HALF, 1, 128, 128, features=256, mask=1), "sm80", "sm80"),
     (Attention(HALF, 1, 128, 128, features=128, mask=1), "sm90 with mask or dropout", "sm80"),
-    (Attention(HALF, 1, 128, 128, features=256, dropout=1), "sm80 with dropout", "sm80 with dropout"),
+    (Attention(HALF, 1, 128, 128, features=256, dropout=1), *2 * ("sm80 with dropout or bias",)),
 ]
 
 GATED, CALLED = "sm90 gated tiles 128x64", "calls of linear and gated_act"
@@ -226,7 +231,9 @@ for p, *_ in ATTENTIONS:
         return torch.zeros(shape, dtype=getattr(torch, p.dtype), device="cuda", requires_grad=bool(p.backward))
     mask = torch.ones(p.queries, p.keys, dtype=torch.bool, device="cuda") if p.mask else None
     q, k, v = rows(p.queries, 2 * p.group), rows(p.keys, 2), rows(p.keys, 2)
-    y = fo.attention(q, k, v, mask=mask, dropout=0.5 * p.dropout, softcap=float(p.softcap), seed=(1, 2))
+    alibi = torch.ones(q.shape[2], device="cuda") if p.alibi else None
+    options = {"dropout": 0.5 * p.dropout, "softcap": float(p.softcap), "seed": (1, 2)}
+    y = fo.attention(q, k, v, mask=mask, alibi=alibi, **options)
     if p.backward:
         y.backward(torch.zeros_like(y))
 """

@@ -62,6 +62,7 @@ struct Reader {
     call.has_mask = number();
     call.dropout.seed = static_cast<decltype(call.dropout.seed)>(number() ? tensor() : nullptr);
     call.softcap = double(number());
+    call.alibi.data = number() ? tensor() : nullptr;
     call.scale = 1;
     const auto rows = [&](int positions, int heads) {
       return HeadRows{tensor(), int64_t(positions) * heads * call.dim, int64_t(heads) * call.dim, call.dim};

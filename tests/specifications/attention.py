@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
+from tests.helpers.attention import STORAGE, Plain, beside, linear_bias, positions, roundings, seen
 from tests.helpers.dropout import draw_seed, dropped
 from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
@@ -9,8 +9,9 @@ class Attention(Specification):
     name = "attention"
     signature = (
         "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, "
-        "dropout=0.0, seed=None, seq_dim=-3, return_lse=False)"
+        "dropout=0.0, seed=None, seq_dim=-3, return_lse=False, alibi=None, sinks=None, query_offset=None)"
     )
+    not_differentiable = ("alibi",)
     least_rank = 1
     autocast = True
     bits_follow_from_values = False
@@ -77,6 +78,7 @@ class Attention(Specification):
         for scale in (0.5, -0.7, 0, 3.0):
             yield call(random, f"scale-{scale}", queries=4, keys=33, scale=scale)
         yield from self.with_dropout(random)
+        yield from self.with_terms(random)
         large = call(random, "large", queries=4, keys=33)
         yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
 
@@ -96,6 +98,24 @@ class Attention(Specification):
         shape = {"leading": (2,), "queries": 70, "keys": 132, "features": 64}
         yield call(random, "dropout-tiles-mask", mask=(2, 1, 70, 132), dropout=0.75, **shape)
         yield call(random, "dropout-tiles-softcap", lengths=np.array([100, 130]), softcap=2.0, dropout=0.5, **shape)
+
+    def with_terms(self, random):
+        """ALiBi, sinks and query offsets: alone, together, and in each kernel. Keys behind the last query's diagonal
+        are seen by none."""
+        shape = {"heads": (4, 2), "queries": 5, "keys": 9}
+        yield call(random, "alibi", alibi=True, **shape)
+        yield call(random, "sinks", sinks=True, causal=True, **{**shape, "keys": 3})  # rows without keys
+        offset = np.array([4, 0])
+        yield call(random, "offset", query_offset=offset, causal=True, window=3, **shape)
+        together = {"alibi": True, "sinks": True, "query_offset": offset, "causal": True, "lengths": np.array([9, 3])}
+        yield call(random, "terms", softcap=2.0, seq_dim=-2, mask=(2, 1, 5, 9), scale=-0.5, **together, **shape)
+        yield call(random, "terms-of-one", leading=(1,), heads=(8, 2), queries=1, keys=300, **only(together, 200))
+        for features in (64, 128, 192, 256):  # the tiles of kernels
+            shape = {"heads": (2, 1), "queries": 200, "keys": 270, "features": features, "features_v": features}
+            yield call(random, f"terms-{features}", leading=(1,), **shape, **only(together, 50))
+        shape = {"leading": (2,), "queries": 140, "keys": 160, "features": 72}
+        yield call(random, "terms-mask", alibi=True, sinks=True, mask=(2, 1, 140, 160), dropout=0.5, **shape)
+        yield call(random, "terms-window", alibi=True, sinks=True, window=30, softcap=3.0, **shape)
 
     def low_curvature_sample(self, random):
         return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})
@@ -117,6 +137,9 @@ class Attention(Specification):
             "mask": pick(random, None, mask),
             "lengths": pick(random, None, random.integers(keys + 1, size=leading)),
             "dropout": pick(random, 0.0, 0.0, 0.5),
+            "alibi": pick(random, False, True),
+            "sinks": pick(random, False, True),
+            "query_offset": pick(random, None, random.integers(keys + 1, size=leading)),
         }
         shapes = {"queries": queries, "keys": keys, "features": features, "features_v": features_v}
         return call(random, leading=leading, heads=(heads * key_heads, key_heads), **shapes, **extra, **options)
@@ -142,17 +165,21 @@ class Attention(Specification):
         return arranged(plain(**inputs).magnitude(), **inputs)
 
     def gradients(self, dy, *dlse, **inputs):
-        found = plain(**inputs).gradients(arranged(dy, **inputs), *dlse)
-        return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=True)}
+        return self.named(plain(**inputs).gradients(arranged(dy, **inputs), *dlse), inputs)
 
     def gradient_magnitude(self, dy, *dlse, **inputs):
-        found = plain(**inputs).gradient_magnitude(arranged(dy, **inputs), *dlse)
-        return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=True)}
+        return self.named(plain(**inputs).gradient_magnitude(arranged(dy, **inputs), *dlse), inputs)
+
+    @staticmethod
+    def named(found, inputs):
+        of_sinks = {"sinks": found[3]} if len(found) > 3 else {}
+        return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=False)} | of_sinks
 
     def roundings(self, **inputs):
         q, k, v = (arranged(inputs[name], **inputs) for name in "qkv")
         times = q.shape[-3] // max(k.shape[-3], 1)
-        return roundings(q.shape[-2], k.shape[-2], times, v.shape[-1])
+        rows = q.shape[-2] * int(np.prod(q.shape[:-3]))
+        return roundings(q.shape[-2], k.shape[-2], times, v.shape[-1], rows)
 
     def storage_roundings(self, **inputs):
         return STORAGE
@@ -225,6 +252,15 @@ class Attention(Specification):
             "lengths must be int32 or int64; got float32": {"lengths": "float32[2]"},
             "lengths must have shape [2], q's dimensions before its last three; got [3]": {"lengths": "int64[3]"},
             "lengths must have shape [2], q's dimensions before its last three; got []": {"lengths": "int32[]"},
+            "alibi must have shape [4], one number for each head of q; got [2]": {"alibi": "float32[2]"},
+            "alibi must have q's dtype, float32; got int32": {"alibi": "int32[4]"},
+            "sinks must have shape [4], one number for each head of q; got [4, 1]": {"sinks": "float32[4, 1]"},
+            "sinks must have q's dtype, float32; got float16": {"sinks": "float16[4]"},
+            "query_offset must be int32 or int64; got float32": {"query_offset": "float32[2]"},
+            "query_offset must have shape [2], q's dimensions before its last three; got [3]": {
+                "query_offset": "int32[3]"
+            },
+            "query_offset must be an int32 or int64 tensor, an integer or None; got 1.5": {"query_offset": 1.5},
             "v must be a tensor; got NoneType": {"q": "float32[5, 4, 8]", "k": "float32[5, 4, 8]", "v": None},
         },
     )
@@ -242,6 +278,9 @@ def call(
     mask=None,
     lengths=None,
     dropout=0.0,
+    alibi=False,
+    sinks=False,
+    query_offset=None,
     **options,
 ):
     def tensor(positions, heads, features):
@@ -259,7 +298,18 @@ def call(
         inputs["lengths"] = np.asarray(lengths)
     if dropout:
         inputs["seed"], options = draw_seed(random), {**options, "dropout": dropout}
+    if alibi:
+        inputs["alibi"] = random.uniform(0.02, 0.5, size=heads[0])
+    if sinks:
+        inputs["sinks"] = random.normal(size=heads[0])
+    if query_offset is not None:
+        inputs["query_offset"] = np.asarray(query_offset)
     return Sample(inputs, options, name)
+
+
+def only(options, offset):
+    """The options for one sequence, with another query offset and without lengths."""
+    return {**options, "query_offset": np.array([offset]), "lengths": None}
 
 
 def in_blocks(random, *shape, size=128):
@@ -296,15 +346,20 @@ def plain(
     dropout=0.0,
     seed=None,
     seq_dim=-3,
+    alibi=None,
+    sinks=None,
+    query_offset=None,
 ):
     q, k, v = (arranged(x, seq_dim) for x in (q, k, v))
-    visible = seen(q.shape[-2], k.shape[-2], causal, window)
+    diagonal, keys = beside(q.shape[-2], k.shape[-2], query_offset), k.shape[-2]
+    visible = seen(diagonal, keys, causal, window)
+    bias = None if alibi is None else linear_bias(alibi, diagonal, keys)
     if lengths is not None:
         visible = visible & (np.arange(k.shape[-2]) < np.asarray(lengths)[..., None, None, None])
     if mask is not None:
         visible = visible & mask
     factors = dropped(np.ones((*q.shape[:-1], k.shape[-2]), q.dtype), dropout, seed) if dropout else 1.0
-    return Plain(q, k, v, visible, scale, softcap, factors)
+    return Plain(q, k, v, visible, scale, softcap, factors, bias, sinks)
 
 
 SPECIFICATION = Attention()

@@ -8,7 +8,7 @@ SAMPLES = (
     *("tiles-mask", "tiles-aligned-mask-128", "tiles-softcap", "one-query", "rank-3", "rank-5", "no-keys", "no-heads"),
     *("no-queries-mask", "causal-8x3", "causal-65x130", "window-8x3", "behind-5x5", "mask-2x4x5x7", "mask-2x1x1x7"),
     *("lengths-int32", "together", "softcap-0.5", "scale--0.7", "large"),
-    *("dropout-behind", "dropout-together", "dropout-tiles-128"),
+    *("dropout-behind", "dropout-together", "dropout-tiles-128", "sinks", "terms", "terms-of-one", "terms-128"),
 )
 
 

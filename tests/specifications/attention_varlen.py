@@ -2,15 +2,17 @@ import math
 
 import numpy as np
 
-from tests.helpers.attention import STORAGE, Plain, positions, roundings, seen
+from tests.helpers.attention import STORAGE, Plain, beside, linear_bias, positions, roundings, seen
 from tests.helpers.specification import Sample, Specification, bad_calls, pick
 
 
 class AttentionVarlen(Specification):
     name = "attention_varlen"
     signature = (
-        "(q, k, v, offsets_q, offsets_k, *, causal=False, scale=None, window=None, softcap=0.0, return_lse=False)"
+        "(q, k, v, offsets_q, offsets_k, *, causal=False, scale=None, window=None, softcap=0.0, return_lse=False, "
+        "alibi=None, sinks=None)"
     )
+    not_differentiable = ("alibi",)
     least_rank = 1
     autocast = True
     bits_follow_from_values = False
@@ -34,6 +36,8 @@ class AttentionVarlen(Specification):
                 yield call(random, [3, 8], [8, 3], f"{name}-unequal", causal=causal, window=window)
         yield call(random, [3, 5], [4, 2], "softcap", softcap=1.5, scale=0.7)
         yield call(random, [3, 5], [4, 2], "scale", scale=-2.0)
+        yield call(random, [3, 5, 0], [4, 2, 3], "terms", heads=(4, 2), alibi=True, sinks=True, causal=True)
+        yield call(random, [70, 150], [190, 150], "terms-tiles", (2, 1), 128, alibi=True, sinks=True, causal=True)
 
     def low_curvature_sample(self, random):
         sample = self.sample((6, 32), random)
@@ -45,6 +49,8 @@ class AttentionVarlen(Specification):
             "window": pick(random, None, 1, 5),
             "softcap": pick(random, 0.0, 2.0),
             "scale": pick(random, None, 0.3, -1.0),
+            "alibi": pick(random, False, True),
+            "sinks": pick(random, False, True),
         }
         count = min(math.prod(shape[:-1]), 20)
         queries, keys = (random.integers(min(shape[-1], 60) + 1, size=count).tolist() for _ in range(2))
@@ -79,7 +85,7 @@ class AttentionVarlen(Specification):
     def roundings(self, **inputs):
         queries, keys = (int(np.max(np.diff(inputs[f"offsets_{name}"]), initial=0)) for name in "qk")
         times = inputs["q"].shape[1] // max(inputs["k"].shape[1], 1)
-        return roundings(queries, keys, times, inputs["v"].shape[-1])
+        return roundings(queries, keys, times, inputs["v"].shape[-1], inputs["q"].shape[0])
 
     def storage_roundings(self, **inputs):
         return STORAGE
@@ -106,13 +112,16 @@ class AttentionVarlen(Specification):
             "offsets_q must have shape [B + 1], for B sequences; got [1, 3]": {"offsets_q": "int32[1, 3]"},
             "offsets_k must have shape [B + 1], for B sequences; got [0]": {"offsets_k": "int32[0]"},
             "offsets_k must have offsets_q's shape, [3]; got [4]": {"offsets_k": "int32[4]"},
+            "sinks must have shape [4], one number for each head of q; got [5]": {"sinks": "float32[5]"},
             "window must be at least 1; got 0": {"window": 0},
             "scale must be a finite number; got inf": {"scale": float("inf")},
         },
     )
 
 
-def call(random, queries, keys, name="", heads=(1, 1), features=8, features_v=None, **options):
+def call(
+    random, queries, keys, name="", heads=(1, 1), features=8, features_v=None, alibi=False, sinks=False, **options
+):
     def tensor(positions, heads, features):
         return random.normal(size=(sum(positions), heads, features))
 
@@ -122,10 +131,16 @@ def call(random, queries, keys, name="", heads=(1, 1), features=8, features_v=No
         "v": tensor(keys, heads[1], features_v or features),
         **{f"offsets_{name}": np.cumsum([0, *sizes], dtype=np.int32) for name, sizes in (("q", queries), ("k", keys))},
     }
+    if alibi:
+        inputs["alibi"] = random.uniform(0.02, 0.5, size=heads[0])
+    if sinks:
+        inputs["sinks"] = random.normal(size=heads[0])
     return Sample(inputs, options, name)
 
 
-def sequences(q, k, v, offsets_q, offsets_k, causal=False, scale=None, window=None, softcap=0.0):
+def sequences(
+    q, k, v, offsets_q, offsets_k, causal=False, scale=None, window=None, softcap=0.0, alibi=None, sinks=None
+):
     """The plain computation of each sequence, or of all at once if they have one size."""
     sizes, key_sizes = np.diff(offsets_q), np.diff(offsets_k)
     alike = len(set(sizes)) == len(set(key_sizes)) == 1
@@ -134,7 +149,10 @@ def sequences(q, k, v, offsets_q, offsets_k, causal=False, scale=None, window=No
         rows, of_keys = (slice(o[:-1][b][0], o[1:][b][-1]) for o in (offsets_q, offsets_k))
         parts = ((q[rows], queries), (k[of_keys], keys), (v[of_keys], keys))
         heads_first = (np.swapaxes(x.reshape(len(sizes[b]), size, *x.shape[1:]), 1, 2) for x, size in parts)
-        yield rows, Plain(*heads_first, seen(queries, keys, causal, window), scale, softcap)
+        diagonal = beside(queries, keys)
+        bias = None if alibi is None else linear_bias(alibi, diagonal, keys)
+        visible = seen(diagonal, keys, causal, window)
+        yield rows, Plain(*heads_first, visible, scale, softcap, bias=bias, sinks=sinks)
 
 
 def joined(parts, like, v):
@@ -158,9 +176,11 @@ def pulled_back(method, upstream, inputs):
         of_y = np.swapaxes(dy[rows].reshape(batch, queries, heads, dy.shape[-1]), 1, 2)
         of_log = (np.swapaxes(x[:, rows].reshape(heads, batch, queries), 0, 1) for x in dlse)
         found.append(method(plain, of_y, *of_log))
-    return {
+    gradients = {
         name: joined([gradients[i] for gradients in found], inputs[name], inputs[name]) for i, name in enumerate("qkv")
     }
+    sinks = inputs.get("sinks")
+    return gradients if sinks is None else {**gradients, "sinks": sum((x[3] for x in found), np.zeros_like(sinks))}
 
 
 SPECIFICATION = AttentionVarlen()

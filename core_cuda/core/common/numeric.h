@@ -31,16 +31,16 @@ inline Scalar scalar(const Call& call, int input) {
   return {nullptr, DType::f64, call.scalars[input]};
 }
 
-// An optional vector shared by all rows, such as a weight: of the tensor's dtype, or float32 with 16-bit tensors.
+// An optional vector of parameters, such as a weight: of the tensor's dtype or float32.
 struct Parameter {
   const void* data = nullptr;  // null: absent
   bool is_f32 = false;
 
   template <class T>
   FUSEDOPS_HD compute_t<T> get(int64_t i) const {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (!std::is_same_v<T, float>)
       if (!is_f32) return to_compute(static_cast<const T*>(data)[i]);
-    return static_cast<const compute_t<T>*>(data)[i];
+    return static_cast<const float*>(data)[i];
   }
 };
 

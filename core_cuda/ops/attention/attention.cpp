@@ -13,10 +13,10 @@ namespace {
 
 struct Indices {
   std::string_view name;
-  int q, k, v, seed, mask, lengths, offsets_q, offsets_k;
+  int q, k, v, seed, mask, lengths, query_offset, offsets_q, offsets_k, alibi, sinks;
   int dy, y_input, lse_input, dlse;  // inputs of the backward
-  int y, lse, dq, dk, dv;
-  AttributeIndex<bool> causal;
+  int y, lse, dq, dk, dv, dsinks;
+  AttributeIndex<bool> causal, need_dsinks;
   AttributeIndex<std::vector<double>> scale;
   AttributeIndex<int64_t> window, seq_dim;
   AttributeIndex<double> softcap, dropout;
@@ -29,8 +29,11 @@ struct Indices {
         seed(find_input(op, "seed")),
         mask(find_input(op, "mask")),
         lengths(find_input(op, "lengths")),
+        query_offset(find_input(op, "query_offset")),
         offsets_q(find_input(op, "offsets_q")),
         offsets_k(find_input(op, "offsets_k")),
+        alibi(find_input(op, "alibi")),
+        sinks(find_input(op, "sinks")),
         dy(find_input(op, "dy")),
         y_input(find_input(op, "y")),
         lse_input(find_input(op, "lse")),
@@ -40,15 +43,19 @@ struct Indices {
         dq(find_output(op, "dq")),
         dk(find_output(op, "dk")),
         dv(find_output(op, "dv")),
+        dsinks(find_output(op, "dsinks")),
         causal(attribute_of<bool>(op, "causal")),
+        need_dsinks(find_attribute<bool>(op, "need_dsinks")),
         scale(attribute_of<std::vector<double>>(op, "scale")),
         window(attribute_of<int64_t>(op, "window")),
         seq_dim(find_attribute<int64_t>(op, "seq_dim")),
         softcap(attribute_of<double>(op, "softcap")),
         dropout(find_attribute<double>(op, "dropout")) {
-    has_only(op, {q, k, v, seed, mask, lengths, offsets_q, offsets_k, dy, y_input, lse_input, dlse},
-             {y, lse, dq, dk, dv},
-             {causal.index, scale.index, window.index, seq_dim.index, softcap.index, dropout.index});
+    has_only(
+        op,
+        {q, k, v, seed, mask, lengths, query_offset, offsets_q, offsets_k, alibi, sinks, dy, y_input, lse_input, dlse},
+        {y, lse, dq, dk, dv, dsinks},
+        {causal.index, need_dsinks.index, scale.index, window.index, seq_dim.index, softcap.index, dropout.index});
   }
 
   bool packed() const { return offsets_q != kAbsent; }
@@ -83,6 +90,7 @@ class AttentionRule {
     rule_.outputs[at_.dq] = q_;
     rule_.outputs[at_.dk] = k_;
     rule_.outputs[at_.dv] = v_;
+    rule_.outputs[at_.dsinks] = rule_.gradient(at_.sinks, rule_.attributes[at_.need_dsinks], at_.q);
     return {};
   }
 
@@ -97,10 +105,12 @@ class AttentionRule {
     FUSEDOPS_TRY(check_k());
     FUSEDOPS_TRY(check_v());
     FUSEDOPS_TRY(check_scale());
+    for (const int input : {at_.alibi, at_.sinks}) FUSEDOPS_TRY(check_per_head(input));
     if (at_.packed()) return check_offsets();
     FUSEDOPS_TRY(check_dropout(rule_, at_.seed, at_.dropout));
     FUSEDOPS_TRY(check_mask());
-    return check_lengths();
+    FUSEDOPS_TRY(check_per_sequence(at_.lengths));
+    return check_per_sequence(at_.query_offset);
   }
 
   // Finds the dimensions of positions and heads, counted from the last one.
@@ -195,19 +205,29 @@ class AttentionRule {
                       rule_.show(mask));
   }
 
-  Status check_lengths() {
-    Shape& lengths = rule_.inputs[at_.lengths];
-    if (!lengths.present) return {};
-    if (lengths.dtype != DType::i32 && lengths.dtype != DType::i64)
-      return rule_.must(at_.lengths, "be int32 or int64", name_of(lengths.dtype));
-    if (!lengths.ranked || !q_.ranked) return {};
+  Status check_per_head(int input) {
+    Shape& numbers = rule_.inputs[input];
+    if (!numbers.present) return {};
+    FUSEDOPS_TRY(q_.dtype == DType::f32 ? rule_.same_dtype(input, at_.q) : rule_.same_dtype_or_f32(input, at_.q));
+    if (!numbers.ranked) return {};
+    if (numbers.rank == 1 && (!q_.ranked || rule_.same(heads(q_), numbers.dims[0]))) return {};
+    const std::string expected = q_.ranked ? rule_.show(heads(q_)) : "?";
+    return rule_.must(input, "have shape [" + expected + "], one number for each head of q", rule_.show(numbers));
+  }
+
+  Status check_per_sequence(int input) {
+    Shape& integers = rule_.inputs[input];
+    if (!integers.present) return {};
+    if (integers.dtype != DType::i32 && integers.dtype != DType::i64)
+      return rule_.must(input, "be int32 or int64", name_of(integers.dtype));
+    if (!integers.ranked || !q_.ranked) return {};
     Shape leading = q_;
     leading.rank -= 3;
-    bool equal = lengths.rank == leading.rank;
-    for (int i = 0; equal && i < leading.rank; ++i) equal = rule_.same(q_.dims[i], lengths.dims[i]);
+    bool equal = integers.rank == leading.rank;
+    for (int i = 0; equal && i < leading.rank; ++i) equal = rule_.same(q_.dims[i], integers.dims[i]);
     if (equal) return {};
-    return rule_.must(at_.lengths, "have shape " + rule_.show(leading) + ", q's dimensions before its last three",
-                      rule_.show(lengths));
+    return rule_.must(input, "have shape " + rule_.show(leading) + ", q's dimensions before its last three",
+                      rule_.show(integers));
   }
 
   Status check_offsets() {
@@ -345,10 +365,13 @@ Attention Attention::of(const Call& call) {
     a.has_mask = true;
     a.mask = mask_of(*mask, q, a.heads, a.queries, a.keys);
   }
-  if (const View* lengths = given(at.lengths)) {
-    a.lengths = lengths->data;
-    a.has_64_bit_lengths = lengths->dtype == DType::i64;
-  }
+  const auto per_sequence = [&](int input) {
+    const View* view = given(input);
+    return view ? PerSequence{view->data, view->dtype == DType::i64} : PerSequence{};
+  };
+  a.lengths = per_sequence(at.lengths), a.query_offset = per_sequence(at.query_offset);
+  a.alibi = parameter(call, at.alibi), a.sinks = parameter(call, at.sinks);
+  if (a.sinks.data && call.attributes.or_zero(at.need_dsinks)) a.dsinks = call.outputs[at.dsinks].data;
   if (at.packed()) {
     a.offsets_q = call.input<int32_t>(at.offsets_q), a.offsets_k = call.input<int32_t>(at.offsets_k);
     a.packed_queries = a.queries, a.packed_keys = a.keys;
@@ -361,15 +384,16 @@ namespace {
 
 // `dlse`: the name of the gradient of lse, or null if lse is only saved.
 Step attention_step(const char* dlse) {
-  return {.op = "attention_backward",
-          .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed", dlse},
-          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}};
+  return {
+      .op = "attention_backward",
+      .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed", dlse, "query_offset", "alibi", "sinks"},
+      .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"sinks", "dsinks"}}};
 }
 
 Step varlen_step(const char* dlse) {
   return {.op = "attention_varlen_backward",
-          .inputs = {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k", dlse},
-          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}}};
+          .inputs = {"dy", "q", "k", "v", "y", "lse", "offsets_q", "offsets_k", dlse, "alibi", "sinks"},
+          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"sinks", "dsinks"}}};
 }
 
 Implementation forward(const Step& step) {

@@ -13,8 +13,8 @@ using K = AttentionKernel;
 Status run_forward(const Attention& call, K kernel, void* workspace, const Context& context) {
   const bool f16 = call.dtype == DType::f16;
   switch (kernel) {
-    case K::simt_dropout:
-      return attention_simt_dropout(call, context);
+    case K::simt_general:
+      return attention_simt_general(call, context);
     case K::simt:
       return attention_simt(call, context);
     case K::split_kv:
@@ -22,11 +22,13 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
 #ifdef FUSEDOPS_SM90
     case K::sm90_masked:
       return attention_masked_sm90(call, workspace, context);
+    case K::sm90_alibi:
+      return attention_alibi_sm90(call, workspace, context);
     case K::sm90:
       return attention_sm90(call, workspace, context);
 #endif
-    case K::sm80_dropout:
-      return (f16 ? attention_sm80_dropout_f16 : attention_sm80_dropout_bf16)(call, context);
+    case K::sm80_general:
+      return (f16 ? attention_sm80_general_f16 : attention_sm80_general_bf16)(call, context);
     default:
       return (f16 ? attention_sm80_f16 : attention_sm80_bf16)(call, context);
   }
@@ -35,18 +37,20 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
 Status run_backward(const Attention& call, K kernel, void* workspace, const Context& context) {
   const bool f16 = call.dtype == DType::f16;
   switch (kernel) {
-    case K::simt_dropout:
-      return attention_simt_dropout_backward(call, workspace, context);
+    case K::simt_general:
+      return attention_simt_general_backward(call, workspace, context);
     case K::simt:
       return attention_simt_backward(call, workspace, context);
 #ifdef FUSEDOPS_SM90
     case K::sm90_masked:
       return attention_masked_sm90_backward(call, workspace, context);
+    case K::sm90_alibi:
+      return attention_alibi_sm90_backward(call, workspace, context);
     case K::sm90:
       return attention_sm90_backward(call, workspace, context);
 #endif
-    case K::sm80_dropout:
-      return (f16 ? attention_sm80_dropout_backward_f16 : attention_sm80_dropout_backward_bf16)(call, workspace,
+    case K::sm80_general:
+      return (f16 ? attention_sm80_general_backward_f16 : attention_sm80_general_backward_bf16)(call, workspace,
                                                                                                 context);
     default:
       return (f16 ? attention_sm80_backward_f16 : attention_sm80_backward_bf16)(call, workspace, context);
@@ -61,6 +65,13 @@ Status run_chosen(const Attention& call, bool is_backward, void* workspace, cons
   return (is_backward ? run_backward : run_forward)(call, entry.kernel, workspace, context);
 }
 
+// The gradients of sinks without any row.
+Status clear_sinks(const Attention& call, const Context& context) {
+  if (!call.dsinks) return {};
+  const size_t bytes = call.heads * (call.sinks.is_f32 ? sizeof(float) : size_of(call.dtype));
+  return check(cudaMemsetAsync(call.dsinks, 0, bytes, static_cast<cudaStream_t>(context.stream)), "clearing dsinks");
+}
+
 Status run(const Call& call, bool is_backward) {
   Attention attention = Attention::of(call);
   if (attention.dy_zeros)
@@ -71,7 +82,7 @@ Status run(const Call& call, bool is_backward) {
   if (!attention.offsets_q) return run_chosen(attention, is_backward, workspace, call.context);
   const PackedOffsets offsets(attention, workspace);
   FUSEDOPS_TRY(sanitize_offsets(attention, offsets, is_backward, call.context));
-  if (attention.sequences == 0) return {};
+  if (attention.sequences == 0) return clear_sinks(attention, call.context);
   attention.offsets_q = offsets.q, attention.offsets_k = offsets.k;
   return run_chosen(attention, is_backward, workspace + offsets.size, call.context);
 }

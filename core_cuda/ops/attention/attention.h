@@ -5,8 +5,14 @@
 //     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
 //   dropout replaces p by m * p in y and dv, and d by m * d, with m = 0 or 1 / (1 - rate); lse and ds use p itself
 //   a soft cap c replaces a score s = scale * q k^T by t = c * tanh(s / c); ds gets another factor 1 - (t / c)^2
+//   alibi adds -slope * |d - j| to the score of key j and a query with key d on its diagonal
+//   a sink is one more logit in the denominator of each row of a head: lse includes it, and its gradient is the sum
+//   over
+//     rows of -exp(sink - lse) * delta
 //
-// Source: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023.
+// Sources: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023; Press, Smith
+// and Lewis, "Train short, test long: attention with linear biases enables input length extrapolation", 2022; Xiao et
+// al., "Efficient streaming language models with attention sinks", 2024.
 #pragma once
 
 #include <cmath>
@@ -33,6 +39,12 @@ inline constexpr AttributeList kAttentionOptions{
     {.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}},
     kDropoutAttribute};
 
+// The options of a backward, which says what gradients beside those of q, k and v are needed.
+consteval AttributeList with_needs(AttributeList options) {
+  options.add({"need_dsinks", Type::boolean, "true"});
+  return options;
+}
+
 inline constexpr int64_t kMaxFeatures = 256;         // D and Dv
 inline constexpr int64_t kMaxPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
@@ -44,11 +56,14 @@ inline constexpr Signature kAttention{
                {"v", Kind::tensor, Layout::heads},
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional},
-               kOptionalSeed},
+               kOptionalSeed,
+               {"query_offset", Kind::optional},
+               optional_parameter("alibi"),
+               optional_parameter("sinks")},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kAttentionOptions,
-    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z -> ...ThE, ...hT", "!seed seq_dim=-3"},
-             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z -> ...hTE, ...hT", "!seed seq_dim=-2"}},
+    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z, ..., h, h -> ...ThE, ...hT", "!seed seq_dim=-3"},
+             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z, ..., h, h -> ...hTE, ...hT", "!seed seq_dim=-2"}},
 };
 
 // The same operator with lse as a differentiable result. It is a separate operator, since the backward of a saved
@@ -78,12 +93,17 @@ inline constexpr Signature kAttentionBackward{
                {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
                {"lengths", Kind::optional},
                kOptionalSeed,
-               {"dlse", Kind::optional}},
-    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = kAttentionOptions,
-    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT -> ...ThD, ...ShD, ...ShE",
+               {"dlse", Kind::optional},
+               {"query_offset", Kind::optional},
+               optional_parameter("alibi"),
+               optional_parameter("sinks")},
+    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}},
+    .attributes = with_needs(kAttentionOptions),
+    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h -> "
+              "...ThD, ...ShD, ...ShE, h/...",
               "!seed seq_dim=-3"},
-             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z, ...hT -> ...hTD, ...hSD, ...hSE",
+             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h -> "
+              "...hTD, ...hSD, ...hSE, h/...",
               "!seed seq_dim=-2"}},
 };
 
@@ -99,10 +119,12 @@ inline constexpr Signature kAttentionVarlen{
                {"k", Kind::tensor, Layout::heads},
                {"v", Kind::tensor, Layout::heads},
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true}},
+               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true},
+               optional_parameter("alibi"),
+               optional_parameter("sinks")},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kVarlenOptions,
-    .axes = {{"ThD, ShD, ShE, I, I -> ThE, hT"}},
+    .axes = {{"ThD, ShD, ShE, I, I, h, h -> ThE, hT"}},
 };
 
 inline constexpr Signature kAttentionVarlenLse = returning_lse(kAttentionVarlen, "attention_varlen_lse");
@@ -120,10 +142,12 @@ inline constexpr Signature kAttentionVarlenBackward{
                {"lse"},
                {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
                {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               {"dlse", Kind::optional}},
-    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}},
-    .attributes = kVarlenOptions,
-    .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I, hT -> ThD, ShD, ShE"}},
+               {"dlse", Kind::optional},
+               optional_parameter("alibi"),
+               optional_parameter("sinks")},
+    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}},
+    .attributes = with_needs(kVarlenOptions),
+    .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I, hT, h, h -> ThD, ShD, ShE, h"}},
 };
 
 Operator attention_varlen_backward();
@@ -136,13 +160,13 @@ struct Range {
   FUSEDOPS_HD bool has(int position) const { return begin <= position && position < end; }
 };
 
-// One sequence of a batch. Query i is on the diagonal with key i + shift: the last query with the last key.
+// One sequence of a batch. Query i is on the diagonal with key i + shift: without a query offset, the last query with
+// the last key.
 struct Sequence {
   int64_t first_query, first_key;  // first positions in tensors of packed sequences, otherwise 0
   int queries, keys;
   int valid_keys;  // the keys behind them are padding
-
-  FUSEDOPS_HD int shift() const { return keys - queries; }
+  int shift;
 };
 
 // The keys that causality, window and length leave visible to a query.
@@ -151,7 +175,7 @@ struct Band {
   int window;  // 0: none
 
   FUSEDOPS_HD Range keys(const Sequence& sequence, int query) const {
-    const int diagonal = query + sequence.shift();
+    const int diagonal = query + sequence.shift;
     const int begin = window ? diagonal - window + 1 : 0, end = causal ? diagonal + 1 : sequence.keys;
     return {begin < 0 ? 0 : begin, end < sequence.valid_keys ? end : sequence.valid_keys};
   }
@@ -168,8 +192,8 @@ struct Band {
 
   // Queries that see at least one key of a tile of valid keys.
   FUSEDOPS_HD Range queries(const Sequence& sequence, Range keys) const {
-    const int begin = causal ? keys.begin - sequence.shift() : 0;
-    const int end = window ? keys.end - 1 - sequence.shift() + window : sequence.queries;
+    const int begin = causal ? keys.begin - sequence.shift : 0;
+    const int end = window ? keys.end - 1 - sequence.shift + window : sequence.queries;
     return {begin < 0 ? 0 : begin, end < sequence.queries ? end : sequence.queries};
   }
 };
@@ -185,6 +209,16 @@ struct HeadRows {
   }
 };
 
+// One integer for each sequence, in int32 or int64.
+struct PerSequence {
+  const void* data = nullptr;
+  bool has_64_bits = false;
+
+  FUSEDOPS_HD int64_t at(int64_t b) const {
+    return has_64_bits ? static_cast<const int64_t*>(data)[b] : static_cast<const int32_t*>(data)[b];
+  }
+};
+
 // The arguments of all attention operators, for all kernels. Tensors that an operator lacks are null.
 struct Attention {
   static Attention of(const Call& call);
@@ -192,9 +226,11 @@ struct Attention {
   FUSEDOPS_HD Sequence sequence(int64_t b) const {
     if (offsets_q) {
       const int keys = offsets_k[b + 1] - offsets_k[b];
-      return {offsets_q[b], offsets_k[b], offsets_q[b + 1] - offsets_q[b], keys, keys};
+      const int queries = offsets_q[b + 1] - offsets_q[b];
+      return {offsets_q[b], offsets_k[b], queries, keys, keys, keys - queries};
     }
-    return {0, 0, queries, keys, valid_keys(b)};
+    const int shift = query_offset.data ? static_cast<int>(query_offset.at(b)) : keys - queries;
+    return {0, 0, queries, keys, valid_keys(b), shift};
   }
 
   // A row is a query of a head of a sequence, in the order of lse.
@@ -218,6 +254,9 @@ struct Attention {
 
   FUSEDOPS_HD int key_head(int head) const { return head / group; }
 
+  // True if a term is added to scores.
+  FUSEDOPS_HD bool has_bias() const { return alibi.data; }
+
   DType dtype;
   int64_t sequences;
   int queries, keys;  // of each sequence, or of all together if they are packed
@@ -233,17 +272,19 @@ struct Attention {
 
   BroadcastMask mask;  // rows are (sequence, head, query)
   bool has_mask;
-  const void* lengths;  // null: all keys are valid
-  bool has_64_bit_lengths;
+  PerSequence lengths;                   // null data: all keys are valid
+  PerSequence query_offset;              // null data: the number of keys minus that of queries
+  Parameter alibi, sinks;                // one number for each head
+  void* dsinks;                          // null: not needed
   const int32_t *offsets_q, *offsets_k;  // null: not packed. Monotone: checked on the CPU, sanitized on a GPU
   int packed_queries, packed_keys;
 
  private:
-  // Clamps the length, which is unchecked on a GPU.
+  // On a GPU neither is checked before: a length is clamped, and a query offset out of range leaves no key visible.
   FUSEDOPS_HD int valid_keys(int64_t b) const {
-    if (!lengths) return keys;
-    const int64_t length =
-        has_64_bit_lengths ? static_cast<const int64_t*>(lengths)[b] : static_cast<const int32_t*>(lengths)[b];
+    if (query_offset.data && (query_offset.at(b) < 0 || query_offset.at(b) > keys)) return 0;
+    if (!lengths.data) return keys;
+    const int64_t length = lengths.at(b);
     return length < 0 ? 0 : length < keys ? static_cast<int>(length) : keys;
   }
 };

@@ -21,10 +21,11 @@ constexpr int64_t kTile = 96;          // rows, a multiple of the columns of eve
 constexpr int64_t kChunk = 4 * kTile;  // rows of an item that computes only dq
 constexpr int64_t kManyGroups = 8;
 
-// Replaces scores and dp, both [keys, lanes], by p and ds. lse and delta have one value per lane.
+// Replaces products and dp, both [keys, lanes], by p and ds. lse and delta have one value per lane. `bias` and `keep`
+// may be null.
 template <class A, int kLanes>
-[[gnu::always_inline]] inline void differentiate(const ScoreScale<A>& logits, int keys, const uint8_t* keep,
-                                                 const A* lse, const A* delta, A* scores, A* dp) {
+[[gnu::always_inline]] inline void differentiate(const ScoreScale<A>& logits, int keys, const A* bias,
+                                                 const uint8_t* keep, const A* lse, const A* delta, A* scores, A* dp) {
   const A unit = logits.unit, cap = logits.cap, inner = logits.inner;
   const bool capped = logits.is_capped();
   for (int j = 0; j < keys; ++j) {
@@ -36,6 +37,11 @@ template <class A, int kLanes>
         const auto t = activations::tanh_(inner * p[lane]);
         p[lane] = cap * t.value, slope[lane] = t.slope;
       }
+    if (bias) {
+      const A scale = capped ? A(1) : inner;
+#pragma GCC ivdep
+      for (int lane = 0; lane < kLanes; ++lane) p[lane] = scale * p[lane] + bias[j * kLanes + lane];
+    }
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) {
       p[lane] = exp2_or_zero((p[lane] * unit - lse[lane]) * A(kLog2E));
@@ -52,6 +58,58 @@ template <class A, int kLanes>
 #pragma GCC ivdep
   for (int i = 0; i < count; ++i) dp[i] = kept_or(dp[i], A(0), keep[i]);
 }
+
+// sum(dy * y) of a row minus the gradient of its lse.
+template <class T>
+compute_t<T> delta_of(const HeadGroup& group, int64_t row) {
+  using A = compute_t<T>;
+  A dy_buffer[kMaxFeatures], y_buffer[kMaxFeatures];
+  const int size = group.call.dim_v;
+  const A* dy = widened(group.of_query<const T>(group.call.dy, row), dy_buffer, size);
+  const A* y = widened(group.of_query<const T>(group.call.y, row), y_buffer, size);
+  return group.delta(row, interleaved_sum<A>(size, [=](int64_t i) { return dy[i] * y[i]; }));
+}
+
+// The gradients of sinks: items are heads, whose rows are summed in order.
+template <class T>
+class SinkGradients {
+ public:
+  using A = compute_t<T>;
+
+  explicit SinkGradients(const Attention& call) : call_(call) {}
+
+  int64_t items() const { return call_.heads; }
+  int64_t nanoseconds_per_item() const { return 100 + call_.rows() / std::max(call_.heads, 1) * (call_.dim_v / 8 + 8); }
+
+  void compute(int64_t begin, int64_t end) const {
+    for (int64_t head = begin; head < end; ++head) {
+      const bool is_f32 = call_.sinks.is_f32;
+      const A gradient = gradient_of(static_cast<int>(head));
+      if (is_f32)
+        static_cast<float*>(call_.dsinks)[head] = static_cast<float>(gradient);
+      else
+        static_cast<T*>(call_.dsinks)[head] = from_compute<T>(gradient);
+    }
+  }
+
+ private:
+  A gradient_of(int head) const {
+    const A sink = call_.sinks.get<T>(head);
+    A sum = 0;
+    for (int64_t b = 0; b < call_.sequences; ++b) {
+      const HeadGroup group(call_, b, call_.key_head(head));
+      sum += interleaved_sum<A>(group.sequence.queries, [&](int64_t query) {
+        const int64_t row = query * call_.group + head % call_.group;
+        const A lse = *group.of_query<const A>(call_.lse, row);
+        return lse == -std::numeric_limits<A>::infinity() ? A(0)
+                                                          : -exp2_((sink - lse) * A(kLog2E)) * delta_of<T>(group, row);
+      });
+    }
+    return sum;
+  }
+
+  const Attention& call_;
+};
 
 template <class T>
 class Backward {
@@ -143,8 +201,7 @@ class Backward {
     const int nr = kernel_.nr, valid_keys = group.sequence.valid_keys;
     for (int64_t row = first; row < last; ++row) {
       to.lse[row - first] = *group.of_query<A>(call_.lse, row);
-      to.delta[row - first] =
-          group.delta(row, dot(group.of_query<const T>(call_.dy, row), group.of_query<const T>(call_.y, row)));
+      to.delta[row - first] = delta_of<T>(group, row);
     }
     std::fill(to.lse + (last - first), to.lse + rounded_up(last - first, nr), A(0));
     std::fill(to.delta + (last - first), to.delta + rounded_up(last - first, nr), A(0));
@@ -231,6 +288,9 @@ class Backward {
     const int count = keys.end - keys.begin;
     uint8_t keep[kKeys * kMaxNr], drawn[kKeys * kMaxNr];
     if (is_masked && !find_visible(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;
+    A bias[kKeys * kMaxNr];
+    const bool has_bias = call_.has_bias();
+    if (has_bias) find_bias<T>(group, row, rows, keys.begin, count, kernel_.nr, bias);
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, to.k, q, to.p, kernel_.nr, false);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim_v, to.v, dy, to.ds, kernel_.nr, false);
@@ -242,7 +302,8 @@ class Backward {
       for (int i = 0; i < all; ++i) to.ds[i] = kept_or(to.ds[i] * scale, A(0), drawn[i]);
     }
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
-      differentiate<A, lanes>(logits_, count, is_masked ? keep : nullptr, lse, delta, to.p, to.ds);
+      differentiate<A, lanes>(logits_, count, has_bias ? bias : nullptr, is_masked ? keep : nullptr, lse, delta, to.p,
+                              to.ds);
     });
     if (drops)
       for (int i = 0; i < all; ++i) to.p[i] = kept_or(to.p[i], A(0), drawn[i]);
@@ -263,12 +324,6 @@ class Backward {
         for (int line = 0; line < 4; ++line) lines[line] = panel + (j + i + line) * nr;
         interleave4(lines, nr, panels + j * rows + row * mr + i, mr);
       }
-  }
-
-  A dot(const T* a, const T* b) const {
-    A a_buffer[kMaxFeatures], b_buffer[kMaxFeatures];
-    const A *wide_a = widened(a, a_buffer, call_.dim_v), *wide_b = widened(b, b_buffer, call_.dim_v);
-    return interleaved_sum<A>(call_.dim_v, [=](int64_t i) { return wide_a[i] * wide_b[i]; });
   }
 
   void store(const A* from, int64_t stride, A factor, int size, T* to) const {
@@ -297,7 +352,9 @@ Status attention_backward_cpu(const Call& arguments) {
   FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
   if (call.dy_zeros) std::memset(arguments.workspace, 0, call.dy_zeros);
   return dispatch(call.dtype, [&](auto tag) {
-    using Tasks = cpu::Backward<typename decltype(tag)::type>;
+    using T = typename decltype(tag)::type;
+    using Tasks = cpu::Backward<T>;
+    if (call.dsinks) cpu::run_tasks(cpu::SinkGradients<T>(call), arguments);
     if (call.sequences * call.key_heads >= cpu::kManyGroups) {
       cpu::run_tasks(Tasks(call, Tasks::Parts::all), arguments);
     } else {

@@ -2,9 +2,11 @@
 // float32 sum. Limit: memory bandwidth. dy, y and the sums are read once.
 #include "core/cuda/launch.cuh"
 #include "core/cuda/pack.cuh"
+#include "core/cuda/reduce.cuh"
 #include "ops/attention/attention_dq.cuh"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_tiles.cuh"
+#include "ops/attention/softmax_base.cuh"
 
 namespace fusedops::cuda {
 namespace {
@@ -90,6 +92,28 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kSinkThreads = 1024;
+
+// T: the dtype of q. S: the dtype of the sinks.
+template <class T, class S>
+__global__ void __launch_bounds__(kSinkThreads)
+    attention_sinks_kernel(const __grid_constant__ Attention call, const RowStatistics rows) {
+  using A = compute_t<T>;
+  begin_kernel();
+  const int head = blockIdx.x;
+  const A sink = call.sinks.get<T>(head);
+  A sum = 0;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < rows.outer * rows.inner; i += kSinkThreads) {
+    const int64_t index = (i / rows.inner * call.heads + head) * rows.inner + i % rows.inner;
+    const A lse = static_cast<const A*>(rows.lse)[index], delta = static_cast<const A*>(rows.delta)[index];
+    const A exponent = rows.has_log2_lse ? sink * A(kLog2E) - lse : (sink - lse) * A(kLog2E);
+    if (lse > kNegInf<A>) sum -= exp2_(exponent) * delta;
+  }
+  sum = block_sum<kSinkThreads>(sum);
+  if (threadIdx.x == 0) static_cast<S*>(call.dsinks)[head] = from_compute<S>(static_cast<compute_t<S>>(sum));
+}
+
 int64_t blocks_of(int64_t rows) { return (rows * kLanes + kThreads - 1) / kThreads; }
 
 template <class T>
@@ -101,13 +125,27 @@ Status finish(const Attention& call, const BackwardSums& sums, const Context& co
 
 }  // namespace
 
-Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context) {
+Status sum_sinks(const Attention& call, const RowStatistics& rows, const Context& context) {
   return dispatch(call.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const auto kernel = call.sinks.is_f32 ? attention_sinks_kernel<T, float> : attention_sinks_kernel<T, T>;
+    return launch(context, kernel, call.heads, kSinkThreads, call, rows);
+  });
+}
+
+Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context) {
+  FUSEDOPS_TRY(dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     // At least one block, since it initializes the counter that numbers the blocks of the backward.
     return launch(context, attention_begin_backward_kernel<T>, std::max<int64_t>(blocks_of(sums.rows), 1), kThreads,
                   call, sums, are_aligned<T>(call.dy) && are_aligned<T>(call.y));
-  });
+  }));
+  if (!call.dsinks) return {};
+  const bool packed = call.offsets_q;
+  return sum_sinks(call,
+                   {call.lse.data, sums.delta, packed ? 1 : call.sequences, packed ? call.packed_queries : call.queries,
+                    /*has_log2_lse=*/false},
+                   context);
 }
 
 Status finish_dq(const Attention& call, const BackwardSums& sums, const Context& context) {

@@ -17,16 +17,22 @@ struct Running {
   A max[kMaxNr], sum[kMaxNr];
 };
 
-// Replaces scores [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha.
+// Replaces products [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha. `bias`
+// and `keep` may be null.
 template <class A, int kLanes>
-[[gnu::always_inline]] inline void online_softmax_step(const ScoreScale<A>& logits, int keys, const uint8_t* keep,
-                                                       A* scores, Running<A>& running, A* alpha) {
+[[gnu::always_inline]] inline void online_softmax_step(const ScoreScale<A>& logits, int keys, const A* bias,
+                                                       const uint8_t* keep, A* scores, Running<A>& running, A* alpha) {
   constexpr A kNegInf = -std::numeric_limits<A>::infinity();
   const int count = keys * kLanes;
   if (logits.is_capped()) {
     const A cap = logits.cap, inner = logits.inner;
 #pragma GCC ivdep
     for (int i = 0; i < count; ++i) scores[i] = cap * activations::tanh_(inner * scores[i]).value;
+  }
+  if (bias) {
+    const A scale = logits.is_capped() ? A(1) : logits.inner;
+#pragma GCC ivdep
+    for (int i = 0; i < count; ++i) scores[i] = scale * scores[i] + bias[i];
   }
   if (keep) {
 #pragma GCC ivdep
@@ -136,11 +142,15 @@ class Forward {
     const bool is_masked = call_.has_mask || key < visible_to_all.begin || key + count > visible_to_all.end;
     uint8_t keep[kKeys * kMaxNr];
     if (is_masked && !find_visible(group, row, rows, key, count, kernel_.nr, keep)) return;
+    A bias[kKeys * kMaxNr];
+    const bool has_bias = call_.has_bias();
+    if (has_bias) find_bias<T>(group, row, rows, key, count, kernel_.nr, bias);
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, from.k, q, from.scores, kernel_.nr, false);
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
       A alpha[kMaxNr];
-      online_softmax_step<A, lanes>(logits_, count, is_masked ? keep : nullptr, from.scores, running, alpha);
+      online_softmax_step<A, lanes>(logits_, count, has_bias ? bias : nullptr, is_masked ? keep : nullptr, from.scores,
+                                    running, alpha);
       if (std::all_of(alpha, alpha + lanes, [](A a) { return a == 1; })) return;
       for (int64_t d = 0; d < dim_v_; ++d)
         for (int lane = 0; lane < lanes; ++lane) y[d * lanes + lane] *= alpha[lane];
@@ -160,8 +170,10 @@ class Forward {
 
   // Stores a row. y is a column of its panel.
   void finish(const HeadGroup& group, int64_t row, const A* y, A max, A sum) const {
-    A lse = max * logits_.unit + std::log(sum);
-    A factor = static_cast<A>(call_.dropout.scale) / sum;
+    max *= logits_.unit;
+    const A share = call_.sinks.data ? add_sink(call_.sinks.get<T>(group.head(row)), max, sum) : A(1);
+    A lse = max + std::log(sum);
+    A factor = share * static_cast<A>(call_.dropout.scale) / sum;
     if (sum == 0) {  // no visible key, or only scores of -inf
       factor = group.has_visible_key(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
       lse = -std::numeric_limits<A>::infinity();
@@ -195,6 +207,16 @@ Status check_offsets(const char* op, const char* name, const int32_t* offsets, i
   return {};
 }
 
+Status check_up_to_keys(const Attention& call, const char* op, const char* name, const PerSequence& integers) {
+  for (int64_t b = 0; integers.data && b < call.sequences; ++b) {
+    const int64_t got = integers.at(b);
+    if (got < 0 || got > call.keys)
+      return Status::error("fusedops.", op, ": ", name, " must be in [0, ", std::to_string(call.keys),
+                           "], the number of keys; got ", std::to_string(got), " for sequence ", std::to_string(b));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_sequences(const Attention& call, const char* op) {
@@ -202,14 +224,8 @@ Status check_sequences(const Attention& call, const char* op) {
     FUSEDOPS_TRY(check_offsets(op, "offsets_q", call.offsets_q, call.sequences, call.packed_queries));
     return check_offsets(op, "offsets_k", call.offsets_k, call.sequences, call.packed_keys);
   }
-  for (int64_t b = 0; call.lengths && b < call.sequences; ++b) {
-    const int64_t length = call.has_64_bit_lengths ? static_cast<const int64_t*>(call.lengths)[b]
-                                                   : static_cast<const int32_t*>(call.lengths)[b];
-    if (length < 0 || length > call.keys)
-      return Status::error("fusedops.", op, ": lengths must be in [0, ", std::to_string(call.keys),
-                           "], the number of keys; got ", std::to_string(length), " for sequence ", std::to_string(b));
-  }
-  return {};
+  FUSEDOPS_TRY(check_up_to_keys(call, op, "lengths", call.lengths));
+  return check_up_to_keys(call, op, "query_offset", call.query_offset);
 }
 
 }  // namespace cpu

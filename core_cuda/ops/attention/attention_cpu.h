@@ -17,7 +17,7 @@
 #include "core/cpu/random_words.h"
 #include "core/cpu/row_blocks.h"
 #include "core/cpu/scratch.h"
-#include "ops/attention/attention.h"
+#include "ops/attention/attention_scores.h"
 #include "ops/products/matmul_cpu.h"
 
 namespace fusedops::cpu {
@@ -26,22 +26,24 @@ inline constexpr int kKeys = 128;  // keys of a block: its panels of scores and 
 
 constexpr int64_t rounded_up(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
-// The softmax is over unit * z, where z is a score, soft-capped if there is a cap.
+// The softmax is over unit * z. Without a soft cap and a bias, z is a product q k; otherwise it is the score.
 template <class A>
 struct ScoreScale {
   explicit ScoreScale(const Attention& call)
-      : sign(call.softcap || call.scale > 0 ? 1
-             : call.scale < 0               ? -1
-                                            : 0),
-        unit(static_cast<A>(call.softcap || call.scale == 0 ? 1 : std::fabs(call.scale))),
+      : is_product(!call.softcap && !call.has_bias()),
+        sign(!is_product || call.scale > 0 ? 1
+             : call.scale < 0              ? -1
+                                           : 0),
+        unit(static_cast<A>(!is_product || call.scale == 0 ? 1 : std::fabs(call.scale))),
         cap(static_cast<A>(call.softcap)),
-        inner(static_cast<A>(call.softcap ? call.scale / call.softcap : 0)) {}
+        inner(static_cast<A>(call.softcap ? call.scale / call.softcap : call.scale)) {}
 
   bool is_capped() const { return cap != 0; }
 
+  bool is_product;
   A sign;  // sign of the scale, applied to the queries
   A unit;
-  A cap, inner;  // z = cap * tanh(inner * score)
+  A cap, inner;  // z = cap * tanh(inner * product) + bias, or inner * product + bias without a cap
 };
 
 // The query heads of a sequence that share a key head.
@@ -111,6 +113,21 @@ inline bool find_visible(const HeadGroup& group, int64_t row, int rows, int key,
     }
   }
   return std::any_of(keep, keep + keys * lanes, [](uint8_t kept) { return kept != 0; });
+}
+
+// Fills bias [keys, lanes] with the terms that are added to scores, for rows from `row` on and keys from `key` on.
+template <class T>
+void find_bias(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, compute_t<T>* bias) {
+  using A = compute_t<T>;
+  A slope[kMaxNr] = {};
+  int diagonal[kMaxNr] = {};
+  for (int lane = 0; lane < rows; ++lane) {
+    slope[lane] = group.call.alibi.get<T>(group.head(row + lane));
+    diagonal[lane] = group.query(row + lane) + group.sequence.shift;
+  }
+  for (int j = 0; j < keys; ++j)
+#pragma GCC ivdep
+    for (int lane = 0; lane < lanes; ++lane) bias[j * lanes + lane] = alibi_bias(slope[lane], diagonal[lane], key + j);
 }
 
 // Fills keep [keys, lanes]: 1 if dropout keeps the probability.
@@ -258,7 +275,7 @@ void run_tasks(const Tasks& tasks, const Call& call) {
                             [&](int64_t begin, int64_t end) { tasks.compute(begin, end); });
 }
 
-// An error that names the first length or offset that is out of range.
+// An error that names the first length, query offset or offset that is out of range.
 Status check_sequences(const Attention& call, const char* op);
 
 }  // namespace fusedops::cpu

@@ -39,10 +39,10 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
 }
 
-// True without a soft cap and with a positive scale. Other calls use the sm80 kernels: sm90 kernels for them would
-// double the compile time.
+// True without a soft cap and with a positive scale, by which slopes of ALiBi can be divided. Other calls use the sm80
+// kernels: sm90 kernels for them would double the compile time.
 bool has_plain_scores(const Attention& call) {
-  return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > 0;
+  return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > (call.alibi.data ? 1e-20f : 0);
 }
 
 // The lengths of packed sequences are unknown on the host, so that the choice does not depend on them.
@@ -59,6 +59,7 @@ using K = AttentionKernel;
 
 bool is_16_bit(A call) { return size_of(call.dtype) == 2; }
 bool has_dropout(A call) { return call.dropout.seed; }
+bool is_general(A call) { return has_dropout(call) || call.has_bias(); }
 
 bool takes_sm90(A call, G gpu) {
   return gpu.has_sm90_kernels && fits_sm90_tiles(call, 256) &&
@@ -77,8 +78,8 @@ bool takes_sm90_backward(A call, G gpu) {
 
 // clang-format off
 constexpr AttentionEntry kForwards[] = {
-  {K::simt_dropout, "simt with dropout",
-   [](A call, G) { return !is_16_bit(call) && has_dropout(call); },
+  {K::simt_general, "simt with dropout or bias",
+   [](A call, G) { return !is_16_bit(call) && is_general(call); },
    "float32 or float64"},
   {K::simt, "simt",
    [](A call, G) { return !is_16_bit(call); },
@@ -89,11 +90,14 @@ constexpr AttentionEntry kForwards[] = {
   {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90(call, gpu); },
    "aligned"},
+  {K::sm90_alibi, "sm90 with ALiBi",
+   [](A call, G gpu) { return call.alibi.data && takes_sm90(call, gpu); },
+   "aligned"},
   {K::sm90, "sm90",
    takes_sm90,
    "aligned"},
-  {K::sm80_dropout, "sm80 with dropout",
-   [](A call, G) { return has_dropout(call); },
+  {K::sm80_general, "sm80 with dropout or bias",
+   [](A call, G) { return is_general(call); },
    "few queries, a soft cap, a scale <= 0, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
    [](A, G) { return true; },
@@ -106,11 +110,14 @@ constexpr AttentionEntry kBackwards[] = {
   {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},
+  {K::sm90_alibi, "sm90 with ALiBi",
+   [](A call, G gpu) { return call.alibi.data && takes_sm90_backward(call, gpu); },
+   "aligned"},
   {K::sm90, "sm90",
    takes_sm90_backward,
    "aligned"},
-  {K::sm80_dropout, "sm80 with dropout",
-   [](A call, G) { return has_dropout(call); },
+  {K::sm80_general, "sm80 with dropout or bias",
+   [](A call, G) { return is_general(call); },
    "few queries, a soft cap, a scale <= 0, many features, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
    [](A, G) { return true; },

@@ -8,7 +8,7 @@
 namespace fusedops::cuda {
 
 // attention.cu runs each of them; attention_kernels.h declares the kernels.
-enum class AttentionKernel { simt_dropout, simt, split_kv, sm90_masked, sm90, sm80_dropout, sm80 };
+enum class AttentionKernel { simt_general, simt, split_kv, sm90_masked, sm90_alibi, sm90, sm80_general, sm80 };
 
 using AttentionEntry = DispatchEntry<AttentionKernel, Attention>;
 const AttentionEntry& choose_attention(const Attention& call, bool is_backward, const GpuProperties& gpu);

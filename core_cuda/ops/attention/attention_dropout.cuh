@@ -11,6 +11,11 @@ namespace fusedops::cuda {
 
 using DroppedProbabilities = Dropout::Function<float>;
 
+// Of a call without a seed, whose words are never drawn, only the scale of 1 is read.
+__device__ inline DroppedProbabilities prepared(const Dropout& dropout) {
+  return dropout.seed ? dropout.prepared<float>() : DroppedProbabilities{{}, 0, 1};
+}
+
 // Bits of kCount adjacent probabilities, 1 if kept. Not fully unrolled, to save registers.
 template <int kCount>
 __device__ uint32_t kept_bits(const DroppedProbabilities& dropout, int64_t first) {

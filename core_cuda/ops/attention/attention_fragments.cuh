@@ -88,6 +88,25 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// ALiBi of fragments: a row of the scores is a query, or a key if they are transposed.
+struct FragmentBias {
+  template <class T>
+  __device__ static FragmentBias of(const Attention& call, const Sequence& sequence, int head, int first_query,
+                                    int first_key) {
+    return {call.alibi.get<T>(head), first_query + sequence.shift, first_key};
+  }
+
+  __device__ float operator()(int query, int key) const { return alibi_bias(slope, diagonal + query, first_key + key); }
+
+  float slope;
+  int diagonal, first_key;  // of query 0, and key 0
+};
+
+// The compiler removes the addition of -0.
+struct NoBias {
+  __device__ float operator()(int, int) const { return -0.0f; }
+};
+
 // Online softmax of a warp's rows, relative to the running maximum.
 // Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 template <int kRowTiles>

@@ -15,13 +15,13 @@ Status attention_sm80_bf16(const Attention& call, const Context& context);
 Status attention_sm80_backward_f16(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
-// The same kernels with dropout, compiled separately: it takes registers even if a branch skips it.
-Status attention_simt_dropout(const Attention& call, const Context& context);
-Status attention_simt_dropout_backward(const Attention& call, void* workspace, const Context& context);
-Status attention_sm80_dropout_f16(const Attention& call, const Context& context);
-Status attention_sm80_dropout_bf16(const Attention& call, const Context& context);
-Status attention_sm80_dropout_backward_f16(const Attention& call, void* workspace, const Context& context);
-Status attention_sm80_dropout_backward_bf16(const Attention& call, void* workspace, const Context& context);
+// The same kernels with dropout, a bias or both, compiled separately: they take registers even if branches skip them.
+Status attention_simt_general(const Attention& call, const Context& context);
+Status attention_simt_general_backward(const Attention& call, void* workspace, const Context& context);
+Status attention_sm80_general_f16(const Attention& call, const Context& context);
+Status attention_sm80_general_bf16(const Attention& call, const Context& context);
+Status attention_sm80_general_backward_f16(const Attention& call, void* workspace, const Context& context);
+Status attention_sm80_general_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
 // Split-KV for few queries over many keys: is_split_kv(call).
 Status attention_split_kv(const Attention& call, void* workspace, const Context& context);
@@ -30,7 +30,11 @@ Status attention_split_kv(const Attention& call, void* workspace, const Context&
 Status attention_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
-// With a mask, dropout or both.
+// With ALiBi.
+Status attention_alibi_sm90(const Attention& call, void* workspace, const Context& context);
+Status attention_alibi_sm90_backward(const Attention& call, void* workspace, const Context& context);
+
+// With a mask, dropout or both, with or without ALiBi.
 Status attention_masked_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_masked_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
@@ -39,8 +43,18 @@ Status attention_masked_sm90_backward(const Attention& call, void* workspace, co
 // Rows of the results (of the gradients if is_backward) outside all sequences become zeros, and lse minus infinity.
 Status sanitize_offsets(const Attention& call, const PackedOffsets& offsets, bool is_backward, const Context& context);
 
-// Preprocessing of the simt and sm80 backward: delta, and zeros in the semaphores. finish_dq is the postprocessing of
-// the sm80 backward: dq = scale * its float32 sum.
+// Statistics of rows in the workspace of a backward: [outer, heads, inner].
+struct RowStatistics {
+  const void *lse, *delta;  // in the compute type
+  int64_t outer, inner;
+  bool has_log2_lse;  // true if lse is in units of log 2
+};
+
+// The gradients of sinks, by one block for each head.
+Status sum_sinks(const Attention& call, const RowStatistics& rows, const Context& context);
+
+// Preprocessing of the simt and sm80 backward: delta, zeros in the semaphores, and the gradients of sinks. finish_dq is
+// the postprocessing of the sm80 backward: dq = scale * its float32 sum.
 Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context);
 Status finish_dq(const Attention& call, const BackwardSums& sums, const Context& context);
 

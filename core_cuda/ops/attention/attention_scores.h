@@ -6,14 +6,32 @@
 
 namespace fusedops {
 
-// The exponential of a score is 2^(factor * (score - max)). With a positive scale and no soft cap, scores are the
-// products themselves, and the factor includes the scale.
+// The term that ALiBi adds to the score of a key and a query whose diagonal is at another key.
+template <class A>
+FUSEDOPS_HD A alibi_bias(A slope, int diagonal, int key) {
+  return -slope * static_cast<A>(diagonal < key ? key - diagonal : diagonal - key);
+}
+
+// Adds the logit of a sink to a row's maximum and to its sum of exponentials relative to the maximum. Returns the
+// factor that rescales sums relative to the old maximum.
+template <class A>
+FUSEDOPS_HD A add_sink(A sink, A& max, A& sum) {
+  constexpr A kNegInf = -std::numeric_limits<A>::infinity();
+  const A larger = sink > max ? sink : max, base = larger == kNegInf ? A(0) : larger;
+  const A share = exp2_((max - base) * A(kLog2E));
+  sum = sum * share + exp2_((sink - base) * A(kLog2E));
+  max = larger;
+  return share;
+}
+
+// The exponential of a score is 2^(factor * (score - max)). With a positive scale, no soft cap and no bias, scores are
+// the products themselves, and the factor includes the scale.
 template <class T>
 struct Scores {
   using A = compute_t<T>;
 
   explicit Scores(const Attention& call)
-      : is_product(call.scale > 0 && call.softcap == 0),
+      : is_product(call.scale > 0 && call.softcap == 0 && !call.has_bias()),
         scale(static_cast<A>(call.scale)),
         cap(static_cast<A>(call.softcap)),
         inverse_cap(cap > 0 ? 1 / cap : A(0)),
@@ -43,7 +61,7 @@ struct Scores {
 #endif
   }
 
-  bool is_product;  // true if a score is the product itself; otherwise of() computes it
+  bool is_product;  // true if a score is the product itself; otherwise it is of() plus a bias
   A scale, cap, inverse_cap, factor;
   A lse_scale;  // factor of a score in lse
 

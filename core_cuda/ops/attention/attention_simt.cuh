@@ -16,10 +16,11 @@ namespace fusedops::cuda {
 
 inline constexpr int kSide = 16, kChunk = 16;
 
-template <class T_, int kD_, bool kDropout_>
+// kGeneral: with dropout, a bias or both.
+template <class T_, int kD_, bool kGeneral_>
 struct SimtTile {
   using T = T_;
-  static constexpr bool kDropout = kDropout_;
+  static constexpr bool kGeneral = kGeneral_;
   static constexpr int kD = kD_;               // features, padded with zeros
   static constexpr int kPer = 16 / sizeof(T);  // adjacent rows and columns of a thread: one access
   static constexpr int kSize = kSide * kPer;   // queries, and keys, of a tile
@@ -132,13 +133,16 @@ struct SimtSequence {
   struct Query {
     Range keys;           // empty if there is no such query
     const uint8_t* mask;  // null: none
-    T lse, delta;         // backward only
+    T slope;              // of ALiBi
+    int diagonal;
+    T lse, delta;  // backward only
   };
 
   __device__ Query query(int head, int query) const {
     if (query >= sequence.queries) return {};
     return {call.band.keys(sequence, query),
-            call.has_mask ? call.mask.row(call.row(b, sequence, head, query)) : nullptr};
+            call.has_mask ? call.mask.row(call.row(b, sequence, head, query)) : nullptr,
+            Tile::kGeneral && call.alibi.data ? call.alibi.get<T>(head) : T(0), query + sequence.shift};
   }
 
   __device__ Query query(const BackwardSums& sums, int head, int index) const {
@@ -151,6 +155,11 @@ struct SimtSequence {
 
   __device__ bool is_visible(const Query& query, int key) const {
     return query.keys.has(key) && (!query.mask || query.mask[call.mask.has_columns() ? key : 0]);
+  }
+
+  // The score of a pair from the score without its bias.
+  __device__ T biased(const Query& query, int key, T score) const {
+    return Tile::kGeneral && call.has_bias() ? score + alibi_bias(query.slope, query.diagonal, key) : score;
   }
 
   __device__ T score_of(T product) const { return score.is_product ? product : score.of(product); }
@@ -167,7 +176,7 @@ struct SimtSequence {
   // With dropout, calls body(i, kept) for the probabilities of a query and a thread's adjacent keys.
   template <class Body>
   __device__ void each_drawn(int head, int query, int first_key, Body body) const {
-    if constexpr (Tile::kDropout) {
+    if (Tile::kGeneral && call.dropout.seed) {
       const auto dropout = call.dropout.template prepared<T>();
       const int64_t first = call.first_probability(call.row(b, sequence, head, query)) + first_key;
       const RandomWords<Tile::kPer, /*kAligned=*/false> words(dropout.seed, first);
@@ -176,13 +185,13 @@ struct SimtSequence {
     }
   }
 
-  __device__ T dropout_scale() const { return Tile::kDropout ? static_cast<T>(call.dropout.scale) : T(1); }
+  __device__ T dropout_scale() const { return Tile::kGeneral ? static_cast<T>(call.dropout.scale) : T(1); }
 
   // Replaces p, a product q k, by the probability, and ds, a product dy v, by the gradient of the score; zeros if
   // masked.
   __device__ void differentiate(const Query& query, int key, T& p, T& ds) const {
     const T value = score_of(p);
-    p = exp2_((score.scaled(value) - query.lse) * T(kLog2E));
+    p = exp2_((score.scaled(biased(query, key, value)) - query.lse) * T(kLog2E));
     ds = p * (ds - query.delta) * score.slope(value);
     if (!is_visible(query, key)) p = ds = 0;
   }
@@ -218,9 +227,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       T largest = max[i];
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const bool kept = of.is_visible(queries[i], first + Tile::column(j));
+        const int key = first + Tile::column(j);
+        const bool kept = of.is_visible(queries[i], key);
         any[i] |= kept;
-        scores[i][j] = kept ? of.score_of(scores[i][j]) : kNegInf<T>;
+        scores[i][j] = kept ? of.biased(queries[i], key, of.score_of(scores[i][j])) : kNegInf<T>;
         largest = fmax(largest, scores[i][j]);
       }
 #pragma unroll
@@ -252,11 +262,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       some |= __shfl_xor_sync(~0u, some, lane);
     }
     const int query = first_query + Tile::row(i);
+    T total = sum[i], largest = score.scaled(max[i]);
+    const T rescale = call.sinks.data ? add_sink(call.sinks.get<T>(head), largest, total) : T(1);
     if (query < of.sequence.queries && Tile::column(0) == 0)
-      *call.lse.row<T>(call.batch_index(of.b), of.sequence.first_query + query, head) =
-          some ? score.scaled(max[i]) + std::log(sum[i]) : kNegInf<T>;
+      *call.lse.row<T>(call.batch_index(of.b), of.sequence.first_query + query, head) = largest + std::log(total);
 #pragma unroll
-    for (T& element : y[i]) element = some ? element * of.dropout_scale() / sum[i] : 0;
+    for (T& element : y[i]) element = some ? element * rescale * of.dropout_scale() / total : 0;
   }
   store<Tile>(y, T(1), call.y.row<T>(call.batch_index(of.b), of.sequence.first_query + first_query, head),
               call.y.position, of.sequence.queries - first_query, call.dim_v);
@@ -358,14 +369,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 }
 
 // Calls body(Tag<Tile>()) with the tile that has enough columns.
-template <bool kDropout, class Body>
+template <bool kGeneral, class Body>
 Status with_tile(const Attention& call, Body body) {
   const int dim = std::max(call.dim, call.dim_v);
   const auto with_type = [&](auto type) {
     using T = typename decltype(type)::type;
-    if (dim <= 64) return body(Tag<SimtTile<T, 64, kDropout>>());
-    if (dim <= 128) return body(Tag<SimtTile<T, 128, kDropout>>());
-    return body(Tag<SimtTile<T, 256, kDropout>>());
+    if (dim <= 64) return body(Tag<SimtTile<T, 64, kGeneral>>());
+    if (dim <= 128) return body(Tag<SimtTile<T, 128, kGeneral>>());
+    return body(Tag<SimtTile<T, 256, kGeneral>>());
   };
   return call.dtype == DType::f64 ? with_type(Tag<double>()) : with_type(Tag<float>());
 }
@@ -376,20 +387,20 @@ Grid simt_grid(const Attention& call, Side side) {
   return {most_tiles(call, side, Tile::kSize) * heads, Tile::kThreads, int(sizeof(typename Tile::Shared))};
 }
 
-template <bool kDropout>
+template <bool kGeneral>
 Status simt_forward(const Attention& call, const Context& context) {
-  return with_tile<kDropout>(call, [&](auto tag) {
+  return with_tile<kGeneral>(call, [&](auto tag) {
     using Tile = typename decltype(tag)::type;
     return launch(context, attention_simt_forward_kernel<Tile>, simt_grid<Tile>(call, Side::queries), call,
                   Scores<typename Tile::T>(call));
   });
 }
 
-template <bool kDropout>
+template <bool kGeneral>
 Status simt_backward(const Attention& call, void* workspace, const Context& context) {
   const BackwardSums sums(call, workspace);
   FUSEDOPS_TRY(begin_backward(call, sums, context));
-  return with_tile<kDropout>(call, [&](auto tag) {
+  return with_tile<kGeneral>(call, [&](auto tag) {
     using Tile = typename decltype(tag)::type;
     const Scores<typename Tile::T> score(call);
     FUSEDOPS_TRY(

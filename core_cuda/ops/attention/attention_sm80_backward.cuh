@@ -130,9 +130,9 @@ __device__ uint32_t visible_scores(const Attention& call, const Sequence& sequen
   return visible;
 }
 
-// Replaces products s by p, and products dp by ds.
-template <class T, int kRowTiles, int kColumnTiles>
-__device__ void backward_scores(const Scores<T>& score, const float* lse, const float* delta,
+// Replaces products s by p, and products dp by ds. bias(query, key) is the term added to a score.
+template <class T, int kRowTiles, int kColumnTiles, class Bias>
+__device__ void backward_scores(const Scores<T>& score, const float* lse, const float* delta, const Bias& bias,
                                 Fragments<kRowTiles, kColumnTiles>& s, Fragments<kRowTiles, kColumnTiles>& dp) {
   const auto of_row = [](const float* rows, int j, int e) {
     const float2 pair = *reinterpret_cast<const float2*>(rows + j * 8 + fragment_column(0));
@@ -147,7 +147,7 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
   } else {
     each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int) {
       const float own = score.of(s[i][j][e]);
-      s[i][j][e] = share(score.scaled(own), of_row(lse, j, e));
+      s[i][j][e] = share(own + bias(j * 8 + fragment_column(e), i * 16 + fragment_row(e)), of_row(lse, j, e));
       dp[i][j][e] = s[i][j][e] * ((dp[i][j][e] - of_row(delta, j, e)) * score.slope(own));
     });
   }
@@ -184,7 +184,7 @@ __device__ X uniform(X x) {
   return __shfl_sync(~0u, x, 0);
 }
 
-template <class T, class Tile, bool kDropout>
+template <class T, class Tile, bool kGeneral>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     attention_backward_kernel(const __grid_constant__ Attention call, const Scores<T> score, const BackwardSums sums,
                               const bool aligned, const bool out_aligned) {
@@ -255,7 +255,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
   const int group = warp / Tile::kGroupWarps, in_group = warp % Tile::kGroupWarps;
   const int group_row = group * Tile::kGroupN, first_column = in_group * Tile::kWarpOut + part * Tile::kOut;
-  const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
+  const auto dropout = kGeneral ? prepared(call.dropout) : DroppedProbabilities{};
+  const bool drops = kGeneral && call.dropout.seed;
   Fragments<kRowTiles, Tile::kWarpOut / 8> dk = {}, dv = {};
   Copy(call.k.row<const T>(batch, sequence.first_key + first_key, key_head), call.k.position)
       .template start<kN>(k, call.k.position, keys.end - first_key, call.dim, aligned);
@@ -287,14 +288,18 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(s, k + group_row * kPitch, q + in_tile * kPitch);
       multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(dp, v + group_row * kPitch, dy + in_tile * kPitch);
       uint32_t drawn = 0;  // one bit per score
-      if constexpr (kDropout) {
+      if (drops) {
         const int64_t first_row = call.first_probability(call.row(b, sequence, head, first + in_tile));
         drawn = kept_of_keys<kRowTiles, kStepTiles>(dropout, first_row + first_key + group_row, call.keys);
         each_score<kRowTiles, kStepTiles>(
             [&](int i, int j, int e, int bit) { dp[i][j][e] = drawn >> bit & 1 ? dp[i][j][e] * dropout.scale : 0; });
       }
-      backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, s, dp);
-      if constexpr (kDropout)
+      if (kGeneral && call.has_bias())
+        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile,
+                           FragmentBias::of<T>(call, sequence, head, first + in_tile, first_key + group_row), s, dp);
+      else
+        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, NoBias(), s, dp);
+      if (drops)
         each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
           if (!(drawn >> bit & 1)) s[i][j][e] = 0;
         });
@@ -359,34 +364,34 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   T* const own = k + warp * Tile::kGroupN * kPitchOf<Tile::kWarpOut>;
   store_gradient(dk, static_cast<float>(call.scale), own, call.dk.row<T>(batch, position, key_head) + first_column,
                  call.dk.position, rows, call.dim - first_column, out_aligned);
-  store_gradient(dv, kDropout ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + first_column,
+  store_gradient(dv, kGeneral ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + first_column,
                  call.dv.position, rows, call.dim_v - first_column, out_aligned);
 }
 
-template <class T, class Tile, bool kDropout>
+template <class T, class Tile, bool kGeneral>
 Status launch_backward(const Attention& call, const BackwardSums& sums, const Context& context) {
   const bool aligned =
       are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v) && are_aligned<T>(call.dy);
   const int64_t blocks = most_tiles(call, Side::keys, Tile::kN) * call.key_heads * Tile::kParts;
-  return launch(context, attention_backward_kernel<T, Tile, kDropout>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes},
+  return launch(context, attention_backward_kernel<T, Tile, kGeneral>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes},
                 call, Scores<T>(call), sums, aligned, are_aligned<T>(call.dk) && are_aligned<T>(call.dv));
 }
 
-template <class T, bool kDropout>
+template <class T, bool kGeneral>
 Status backward_tiles(const Attention& call, const BackwardSums& sums, const Context& context) {
   const int dim = std::max(call.dim, call.dim_v);
-  if (dim <= 64) return launch_backward<T, BackwardTile64, kDropout>(call, sums, context);
-  if (dim > 128) return launch_backward<T, BackwardTile256, kDropout>(call, sums, context);
+  if (dim <= 64) return launch_backward<T, BackwardTile64, kGeneral>(call, sums, context);
+  if (dim > 128) return launch_backward<T, BackwardTile256, kGeneral>(call, sums, context);
   if (device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) < BackwardTile128::kSharedBytes)
-    return launch_backward<T, BackwardTile128Small, kDropout>(call, sums, context);
-  return launch_backward<T, BackwardTile128, kDropout>(call, sums, context);
+    return launch_backward<T, BackwardTile128Small, kGeneral>(call, sums, context);
+  return launch_backward<T, BackwardTile128, kGeneral>(call, sums, context);
 }
 
-template <class T, bool kDropout = false>
+template <class T, bool kGeneral = false>
 Status sm80_backward(const Attention& call, void* workspace, const Context& context) {
   const BackwardSums sums(call, workspace);
   FUSEDOPS_TRY(begin_backward(call, sums, context));
-  FUSEDOPS_TRY((backward_tiles<T, kDropout>(call, sums, context)));
+  FUSEDOPS_TRY((backward_tiles<T, kGeneral>(call, sums, context)));
   return finish_dq(call, sums, context);
 }
 

@@ -51,7 +51,7 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
   }
 }
 
-template <class T, class Tile, bool kDropout>
+template <class T, class Tile, bool kGeneral>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     attention_forward_kernel(const __grid_constant__ Attention call, const Scores<T> score, const bool aligned,
                              const bool y_aligned) {
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       mask_rows[i] = call.mask.row(call.row(b, sequence, head, min(first_query + i, sequence.queries - 1)));
 
   const int warp_row = threadIdx.x / 32 * Tile::kWarpM;
-  const auto dropout = kDropout ? call.dropout.prepared<float>() : DroppedProbabilities{};
+  const auto dropout = kGeneral ? prepared(call.dropout) : DroppedProbabilities{};
   OnlineSoftmax<Tile::kRowTiles> softmax;
   Fragments<Tile::kRowTiles, kOutTiles> y = {};
   uint32_t visible_rows = 0;
@@ -117,12 +117,22 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
           for (float& element : fragment) element = score.of(element);
     }
+    if constexpr (kGeneral)
+      if (call.has_bias()) {
+        const auto bias = FragmentBias::of<T>(call, sequence, head, first_query + warp_row, first);
+#pragma unroll
+        for (int i = 0; i < Tile::kRowTiles; ++i)
+#pragma unroll
+          for (int j = 0; j < Tile::kN / 8; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) scores[i][j][e] += bias(i * 16 + fragment_row(e), j * 8 + fragment_column(e));
+      }
     if (call.has_mask || first < of_all.begin || first + Tile::kN > of_all.end)
       mask_scores<Tile>(call, sequence, first_query + warp_row, first, mask_rows + warp_row, visible_rows, scores);
     else
       visible_rows = ~0u;
     softmax.add(scores, y, score.factor);
-    if constexpr (kDropout)
+    if (kGeneral && call.dropout.seed)
       drop(dropout, call.first_probability(call.row(b, sequence, head, first_query + warp_row)) + first, call.keys,
            scores);
     multiply_scores<AlongRows<kPitch>>(y, scores, v);
@@ -130,6 +140,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   wait_for_copies<0>();
   __syncthreads();  // q has arrived even if there was no key: its batch is free
 
+  const float sink = call.sinks.data ? call.sinks.get<T>(head) : 0;
   // Divides rows by their sums and stores them through the memory of the warp's rows of q.
   T* const rows = q + warp_row * kPitch;
   visible_rows |= __shfl_xor_sync(~0u, visible_rows, 1);
@@ -137,7 +148,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
     const bool none = !(visible_rows >> row & 1);
-    const float sum = sum_of_row(softmax.sum[row]), share = (kDropout ? dropout.scale : 1) / sum;
+    float sum = sum_of_row(softmax.sum[row]), max = score.scaled(softmax.max[row]);
+    const float of_keys = call.sinks.data ? add_sink(sink, max, sum) : 1;
+    const float share = of_keys * (kGeneral ? dropout.scale : 1) / sum;
     const int in_warp = row / 2 * 16 + fragment_row(row % 2 * 2), query = first_query + warp_row + in_warp;
 #pragma unroll
     for (int j = 0; j < kOutTiles; ++j) {
@@ -146,28 +159,27 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           none ? 0 : rounded_pair<T>(pair[0] * share, pair[1] * share);
     }
     if (threadIdx.x % 4 == 0 && query < sequence.queries)
-      *call.lse.row<float>(batch, sequence.first_query + query, head) =
-          none ? kNegInf<float> : score.scaled(softmax.max[row]) + logf(sum);
+      *call.lse.row<float>(batch, sequence.first_query + query, head) = max + logf(sum);
   }
   __syncwarp();
   store_rows<Tile::kWarpM, Tile::kD>(rows, call.y.row<T>(batch, sequence.first_query + first_query + warp_row, head),
                                      call.y.position, queries.end - first_query - warp_row, call.dim_v, y_aligned);
 }
 
-template <class T, class Tile, bool kDropout>
+template <class T, class Tile, bool kGeneral>
 Status launch_forward(const Attention& call, const Context& context) {
   const int64_t blocks = most_tiles(call, Side::queries, Tile::kM) * call.heads;
-  return launch(context, attention_forward_kernel<T, Tile, kDropout>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes},
+  return launch(context, attention_forward_kernel<T, Tile, kGeneral>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes},
                 call, Scores<T>(call), are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v),
                 are_aligned<T>(call.y));
 }
 
-template <class T, bool kDropout = false>
+template <class T, bool kGeneral = false>
 Status sm80_forward(const Attention& call, const Context& context) {
   const int dim = std::max(call.dim, call.dim_v);
-  if (dim <= 64) return launch_forward<T, ForwardTile<64>, kDropout>(call, context);
-  if (dim <= 128) return launch_forward<T, ForwardTile<128>, kDropout>(call, context);
-  return launch_forward<T, ForwardTile<256>, kDropout>(call, context);
+  if (dim <= 64) return launch_forward<T, ForwardTile<64>, kGeneral>(call, context);
+  if (dim <= 128) return launch_forward<T, ForwardTile<128>, kGeneral>(call, context);
+  return launch_forward<T, ForwardTile<256>, kGeneral>(call, context);
 }
 
 }  // namespace fusedops::cuda

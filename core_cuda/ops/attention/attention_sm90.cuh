@@ -12,11 +12,18 @@
 #include "cutlass/arch/reg_reconfig.h"
 #include "cutlass/fast_math.h"
 #include "ops/attention/attention_kernels.h"
+#include "ops/attention/attention_scores.h"
 
 namespace fusedops::cuda::sm90 {
 
 // Scores are products q k; times this factor they are exponents of 2.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
+
+// The factor of distances in ALiBi of a head, in units of products; `factor` as above.
+template <class T>
+__device__ float alibi_slope(const Attention& call, float factor, int head) {
+  return call.alibi.get<T>(head) * -static_cast<float>(kLog2E) / factor;
+}
 
 // Rows of `kFeatures` features. Panels of 64, or of 32 where two warpgroups have 96 features each.
 template <int kRows, int kFeatures>

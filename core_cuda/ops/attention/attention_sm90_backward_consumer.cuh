@@ -6,8 +6,8 @@
 namespace fusedops::cuda::sm90 {
 
 // Zeroes masked probabilities, whatever their scores. Most tiles have none. Rows are keys, columns are queries.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::mask(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::mask(
     const Attention& call, const Work& work, const Fragment& fragment, int first_key, int tile, float (&p)[kM / 2]) {
   const Range queries = queries_of(work, tile);
   const Range of_all = call.band.keys_of_all(work.sequence, queries);
@@ -26,9 +26,27 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   }
 }
 
+// Adds the bias of ALiBi to products, as the forward does.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::add_alibi(
+    const Parameters& parameters, const Work& work, const Fragment& fragment, int first_key, int tile,
+    float (&products)[kM / 2]) {
+  const float slope = alibi_slope<T>(parameters.call, parameters.factor, work.head);
+  const int key = work.keys.begin + first_key - (tile * kM + work.sequence.shift);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const auto distance = static_cast<float>(key + fragment.row(r) - fragment.pair);  // of the first column
+#pragma unroll
+    for (int i = 0; i < kM / 2; ++i) {
+      if (i / 2 % 2 != r) continue;
+      products[i] = fmaf(slope, fabsf(distance - (i / 4 * 8 + i % 2)), products[i]);
+    }
+  }
+}
+
 // A consumer warpgroup: dk and dv of 64 keys.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::consume(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::consume(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
   const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
@@ -45,7 +63,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   if (!work.queries.is_empty()) {
     shared.keys_full.wait(0);
     const int valid = work.sequence.valid_keys - work.keys.begin;
-    if (valid < kN && (call.offsets_q || call.lengths)) {
+    if (valid < kN && (call.offsets_q || call.lengths.data)) {
       clear_rows<KeyTile>(shared.k, valid, thread, kConsumers * kWarpgroup);
       clear_rows<KeyTile>(shared.v, valid, thread, kConsumers * kWarpgroup);
       cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
@@ -79,6 +97,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     wait_for<1>(dk, scores);
     if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // of the previous tile
 
+    if (kAlibi || (kMasked && call.alibi.data)) add_alibi(parameters, work, fragment, first_key, tile, scores);
     // p = 2^(score - lse).
     uint32_t p[kM / 4], ds[kM / 4];
     const float factor = parameters.factor;

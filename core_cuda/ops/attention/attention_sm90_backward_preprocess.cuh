@@ -6,8 +6,9 @@
 namespace fusedops::cuda::sm90 {
 
 // Computes delta and the scaled lse, with eight threads per query, including slots behind the end of a sequence.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
-__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::prepare(const Parameters& parameters) {
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::prepare(
+    const Parameters& parameters) {
   const Attention& call = parameters.call;
   begin_kernel();
   const int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / kLanes;
@@ -36,7 +37,7 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::pr
     for (int step = kLanes / 2; step > 0; step /= 2) delta += __shfl_xor_sync(__activemask(), delta, step);
     delta = call.delta(delta, outer, position, head);
     // lse stays -inf if all visible scores are -inf: -inf minus -inf is NaN, as are the probabilities.
-    if (!call.band.keys(sequence, query).is_empty()) lse = given * static_cast<float>(kLog2E);
+    if (given > -INFINITY || !call.band.keys(sequence, query).is_empty()) lse = given * static_cast<float>(kLog2E);
   }
   if (lane == 0) {
     parameters.workspace.lse[row] = lse;
@@ -45,8 +46,9 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::pr
 }
 
 // Rounds dq. A block takes a slot; each thread takes the values that it held in the main kernel.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
-__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked>::finish(const Parameters& parameters) {
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::finish(
+    const Parameters& parameters) {
   const Attention& call = parameters.call;
   begin_kernel();
   const int64_t slots = parameters.slots.count(), slot = blockIdx.x % slots;

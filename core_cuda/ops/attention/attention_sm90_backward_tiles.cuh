@@ -6,8 +6,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-// kMasked: with a mask, dropout or both.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked>
+// kMasked: with a mask, dropout or both, and ALiBi if it is given. kAlibi: with ALiBi.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
@@ -71,7 +71,8 @@ struct Backward {
 
     float* dq;     // sums without the scale
     float* dk_dv;  // the same, for heads that share keys
-    float* lse;    // in units of log 2; infinity for rows without a visible key: their probabilities are zero
+    float* lse;    // in units of log 2; infinity behind the last query and where lse is -inf without a visible key, so
+                   // that probabilities are zero
     float* delta;
     int* dq_semaphores;     // the number of tiles of keys that have added to a tile of dq
     int* dk_dv_semaphores;  // the number of heads that have added to a tile of dk and dv
@@ -195,6 +196,9 @@ struct Backward {
 
   // attention_sm90_backward_consumer.cuh
   static __forceinline__ __device__ void consume(const Parameters& parameters, const Work& work, Shared& shared);
+  static __forceinline__ __device__ void add_alibi(const Parameters& parameters, const Work& work,
+                                                   const Fragment& fragment, int first_key, int tile,
+                                                   float (&products)[kM / 2]);
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
                                               int first_key, int tile, float (&p)[kM / 2]);
 

@@ -15,8 +15,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-// kMasked: with a mask, dropout or both.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kMasked>
+// kMasked: with a mask, dropout or both, and ALiBi if it is given. kAlibi: with ALiBi.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kMasked, bool kAlibi>
 struct Forward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
@@ -266,6 +266,7 @@ struct Forward {
       ++state;
     };
     const auto apply_softmax = [&](int tile, auto is_masked) {
+      if (kAlibi || (kMasked && call.alibi.data)) add_alibi(parameters, work, fragment, warpgroup, tile, scores);
       if constexpr (kMasked) {
         if (!pairs.are_all_visible)
           pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
@@ -370,11 +371,28 @@ struct Forward {
     }
   }
 
+  // Adds the bias of ALiBi to products: in units of products, so that a score takes an addition and a multiply-add.
+  static __forceinline__ __device__ void add_alibi(const Parameters& parameters, const Work& work,
+                                                   const Fragment& fragment, int warpgroup, int tile,
+                                                   float (&scores)[kN / 2]) {
+    const float slope = alibi_slope<T>(parameters.call, parameters.factor, work.head);
+    const int diagonal = work.queries.begin + warpgroup * 64 + work.sequence.shift - tile * kN;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const auto distance = static_cast<float>(diagonal + fragment.row(r) - fragment.pair);  // of the first column
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) {
+        if (i / 2 % 2 != r) continue;
+        scores[i] = fmaf(slope, fabsf(distance - (i / 4 * 8 + i % 2)), scores[i]);
+      }
+    }
+  }
+
   // Values behind the last valid key may be NaN.
   static __forceinline__ __device__ void clear_invalid_values(const Parameters& parameters, const Work& work, int tile,
                                                               Shared& shared, const State& v_state, int thread) {
     const int valid = work.sequence.valid_keys - tile * kN;
-    if (valid >= kN || !(parameters.call.offsets_q || parameters.call.lengths)) return;
+    if (valid >= kN || !(parameters.call.offsets_q || parameters.call.lengths.data)) return;
     shared.v_ring.wait(v_state);
     clear_rows<KeyTile>(shared.v[v_state.stage], valid, thread % kWarpgroup, kWarpgroup);
     sync(thread / kWarpgroup);
@@ -396,16 +414,20 @@ struct Forward {
     const int64_t b = call.batch_index(work.b), first = work.sequence.first_query + work.queries.begin;
     const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
     float factors[2];
+    const float sink = call.sinks.data ? call.sinks.template get<T>(work.head) : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
+      float sum = over_row(softmax.sum[r], [](float a, float b) { return a + b; });
+      float max = softmax.max[r] * parameters.factor * static_cast<float>(1 / kLog2E);
+      const float of_keys = call.sinks.data ? add_sink(sink, max, sum) : 1;
       const int row = thread / kWarpgroup * 64 + fragment.row(r);
       const bool has_visible =
           kMasked ? pairs.has_visible(r) : !call.band.keys(work.sequence, work.queries.begin + row).is_empty();
-      const float lse = softmax.max[r] * parameters.factor * static_cast<float>(1 / kLog2E) + logf(sum);
+      const float lse = max + logf(sum);
       if (row < count && fragment.pair == 0)
         *call.lse.row<float>(b, first + row, work.head) = sum == 0 ? -INFINITY : lse;
-      factors[r] = sum == 0 && !has_visible ? 0 : (kMasked ? static_cast<float>(call.dropout.scale) : 1) / sum;
+      const float scale = kMasked ? static_cast<float>(call.dropout.scale) : 1;
+      factors[r] = sum == 0 && !has_visible ? 0 : of_keys * scale / sum;
     }
     T* const y_rows = call.y.row<T>(b, first, work.head);
     store_rows<QTile>(first_row, 0, factors, y, tile, count, call.dim_v,
@@ -419,8 +441,8 @@ struct Forward {
     const int64_t b = call.batch_index(work.b), first = work.sequence.first_query + work.queries.begin;
     for (int i = thread; i < count * vectors; i += kConsumers * kWarpgroup)
       reinterpret_cast<uint4*>(call.y.row<T>(b, first + i / vectors, work.head))[i % vectors] = {};
-    for (int i = thread; i < count; i += kConsumers * kWarpgroup)
-      *call.lse.row<float>(b, first + i, work.head) = -INFINITY;
+    const float lse = call.sinks.data ? call.sinks.template get<T>(work.head) : -INFINITY;
+    for (int i = thread; i < count; i += kConsumers * kWarpgroup) *call.lse.row<float>(b, first + i, work.head) = lse;
   }
 
   static __forceinline__ __device__ void run(const Parameters& parameters, Shared& shared) {
@@ -480,7 +502,7 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
 
 // True if tiles of 128 queries are faster than tiles of 192. The larger ones compute more rows behind the last query
 // and more pairs above the diagonal, but each pair in 0.8 of the time. Both give the same bits. The lengths of packed
-// sequences are unknown here.
+// sequences and query offsets are unknown here.
 inline bool has_small_tiles(const Attention& call) {
   constexpr int kMaxQueries = 2048, kKeys = 128;  // more queries have too few wasted pairs
   if (call.offsets_q || call.band.window || call.queries > kMaxQueries) return false;
@@ -488,7 +510,7 @@ inline bool has_small_tiles(const Attention& call) {
     int64_t pairs = 0;
     for (int begin = 0; begin < call.queries; begin += rows) {
       const Range queries{begin, std::min(begin + rows, call.queries)};
-      const int end = call.band.keys({0, 0, call.queries, call.keys, call.keys}, queries).end;
+      const int end = call.band.keys({0, 0, call.queries, call.keys, call.keys, call.keys - call.queries}, queries).end;
       pairs += int64_t(rows) * ((std::max(end, 0) + kKeys - 1) / kKeys * kKeys);
     }
     return pairs;
@@ -498,18 +520,19 @@ inline bool has_small_tiles(const Attention& call) {
 
 // Selects the tile by the number of features: as many queries as registers allow, and as many keys as leave room for
 // the probabilities beside the scores.
-template <class T, bool kMasked>
+template <class T, bool kMasked, bool kAlibi = false>
 Status forward(const Attention& call, void* workspace, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
   if (features <= 64) {
     if constexpr (!kMasked)
-      if (!has_small_tiles(call)) return launch_forward<Forward<T, 192, 128, 64, 2, kMasked>>(call, workspace, context);
-    return launch_forward<Forward<T, 128, 128, 64, kMasked ? 2 : 3, kMasked>>(call, workspace, context);
+      if (!has_small_tiles(call))
+        return launch_forward<Forward<T, 192, 128, 64, 2, kMasked, kAlibi>>(call, workspace, context);
+    return launch_forward<Forward<T, 128, 128, 64, kMasked ? 2 : 3, kMasked, kAlibi>>(call, workspace, context);
   }
-  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kMasked>>(call, workspace, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kMasked, kAlibi>>(call, workspace, context);
   if constexpr (!kMasked)
-    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kMasked>>(call, workspace, context);
-  return launch_forward<Forward<T, 128, 80, 256, 2, kMasked>>(call, workspace, context);
+    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kMasked, kAlibi>>(call, workspace, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2, kMasked, kAlibi>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

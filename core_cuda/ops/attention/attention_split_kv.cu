@@ -91,9 +91,13 @@ __global__ void __launch_bounds__(Tile::kThreads)
   // Visible keys and mask of the two rows of this lane.
   Range row_keys[2];
   const uint8_t* mask[2];
+  float slope[2] = {};
+  int diagonal[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = fragment_row(2 * i), in = min(row, rows - 1);
+    if (call.alibi.data) slope[i] = call.alibi.get<T>(head_of(in));
+    diagonal[i] = query_of(in) + sequence.shift;
     row_keys[i] = row < rows ? call.band.keys(sequence, query_of(row)) : Range{0, 0};
     mask[i] = call.has_mask ? call.mask.row(call.row(b, sequence, head_of(in), query_of(in))) : nullptr;
   }
@@ -113,7 +117,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int key = first + j * 8 + fragment_column(e), row = e / 2;
-        if (!score.is_product) scores[0][j][e] = score.of(scores[0][j][e]);
+        if (!score.is_product) scores[0][j][e] = score.of(scores[0][j][e]) + alibi_bias(slope[row], diagonal[row], key);
         const bool is_visible =
             row_keys[row].has(key) && key < keys.end && (!mask[row] || mask[row][call.mask.has_columns() ? key : 0]);
         if (is_visible)
@@ -226,13 +230,15 @@ __global__ void __launch_bounds__(kCombineThreads)
   __syncthreads();
   const int64_t query = row % call.queries, head = row / call.queries % call.heads;
   const int64_t b = row / call.queries / call.heads;
+  max = score.scaled(max);
+  const float of_keys = call.sinks.data ? add_sink(call.sinks.get<T>(static_cast<int>(head)), max, sum) : 1;
   if (threadIdx.x < call.dim_v) {
     float joined = 0;
 #pragma unroll
     for (int w = 0; w < kCombineWarps; ++w) joined += warp_partials[w * splits.pitch + threadIdx.x];
-    call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined / sum);
+    call.y.row<T>(b, query, head)[threadIdx.x] = from_compute<T>(none ? 0 : joined * of_keys / sum);
   }
-  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = none ? kNegInf<float> : score.scaled(max) + logf(sum);
+  if (threadIdx.x == 0) *call.lse.row<float>(b, query, head) = max + logf(sum);
 }
 
 template <class T, class Tile>
