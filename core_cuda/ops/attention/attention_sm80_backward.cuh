@@ -147,7 +147,8 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
   } else {
     each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int) {
       const float own = score.of(s[i][j][e]);
-      s[i][j][e] = share(own + bias(j * 8 + fragment_column(e), i * 16 + fragment_row(e)), of_row(lse, j, e));
+      s[i][j][e] =
+          share(score.scaled(own + bias(j * 8 + fragment_column(e), i * 16 + fragment_row(e))), of_row(lse, j, e));
       dp[i][j][e] = s[i][j][e] * ((dp[i][j][e] - of_row(delta, j, e)) * score.slope(own));
     });
   }
