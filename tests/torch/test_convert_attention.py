@@ -269,7 +269,6 @@ SKIPPED = {
         "deepseek_v32",
         {},
     ),
-    "2 GptOssAttention, eager: it has sinks, which the kernel has not": ("gpt_oss", {}),
     "2 LlamaAttention, eager: its config asks for the weights of the attention": (
         "llama",
         {"attn_implementation": "eager", "output_attentions": True},
@@ -294,6 +293,29 @@ def test_skipped_models_and_reasons(torch_cpu, fo, build, capsys, sentence):
     fo.convert(model)
     assert f"  kept the attention of {sentence}\n" in capsys.readouterr().out + "\n"
     assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("side", [None, "left"])
+def test_sinks(torch, build, side):
+    """The logits of transformers' own attention, and the gradients of sinks, in layers with and without a window."""
+    from fusedops.torch.conversion.hf import implementation
+
+    model = build("gpt_oss").double()
+    model.set_experts_implementation("eager")  # the default has no float64
+    inputs = tokens(torch, model.device, side)
+    sinks = [weight for name, weight in model.named_parameters() if name.endswith("sinks")]
+    for weight in sinks:
+        torch.nn.init.normal_(weight)
+
+    def results():
+        logits = model(**inputs).logits[inputs["attention_mask"].bool()]
+        return logits, *torch.autograd.grad(logits.square().sum(), sinks)
+
+    plain = results()
+    implementation.convert([*model.modules()])  # the attention alone: transformers' norms round to float32
+    assert model.config._attn_implementation == "fusedops_eager" and sinks
+    for got, expected in zip(results(), plain, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_revert_restores_the_name(torch_cpu, fo, build, capsys, tmp_path):

@@ -22,8 +22,8 @@ from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
 """Our names by transformers' names, which handle the calls that the kernel does not support."""
 _MAX_FEATURES = 256
-# Arguments of some attentions that the kernel does not support: score bias, sinks, paged cache.
-_UNSUPPORTED = ("position_bias", "s_aux", "sinks", "cache")
+# Arguments of some attentions that the kernel does not support: score bias, paged cache, sinks of another kind.
+_UNSUPPORTED = ("position_bias", "sinks", "cache")
 _Result = tuple[Tensor, Tensor | None]
 _Attention = Callable[..., _Result]
 
@@ -105,7 +105,7 @@ def _attend(
     softcap: float | None = None,
     **options: Any,
 ) -> _Result:
-    """The attention as transformers calls it, on [B, heads, positions, features]."""
+    """The attention as transformers calls it, on [B, heads, positions, features]. Modules pass sinks as `s_aux`."""
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
@@ -117,7 +117,9 @@ def _attend(
         window = sliding_window if causal else None
         rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         try:
-            return fo.attention(*rows, causal=causal, scale=scaling, window=window, dropout=dropout), None
+            sinks = options.get("s_aux")
+            y = fo.attention(*rows, causal=causal, scale=scaling, window=window, dropout=dropout, sinks=sinks)
+            return y, None
         except REFUSED:
             pass  # the code below finds the reason
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
@@ -140,6 +142,7 @@ def _attend(
         lengths=visible.lengths,
         softcap=softcap or 0.0,
         dropout=dropout,
+        sinks=options.get("s_aux"),
     )
     return y, None
 

@@ -137,9 +137,10 @@ def _unfused(module: Any, name: str) -> str | None:
     from fusedops.torch.conversion.hf import attention
 
     words = _words_of(module)
-    for word, reason in {"s_aux": "sinks", "sinks": "sinks", "position_bias": "a bias of positions"}.items():
-        if word in words:
-            return f"it has {reason}, which the kernel has not"
+    if "position_bias" in words:
+        return "it has a bias of positions, which the kernel has not"
+    if "sinks" in words and "s_aux" not in words:
+        return "it has sinks, which it does not pass to transformers' attention functions"
     if _has_window(module.config) and "sliding_window" not in words:
         return "it does not pass on its sliding window"
     features = getattr(module, "head_dim", None)
