@@ -103,12 +103,14 @@ __global__ void __launch_bounds__(kSinkThreads)
   const int head = blockIdx.x;
   const A sink = call.sinks.get<T>(head);
   A sum = 0;
+  for (int64_t outer = 0; outer < rows.outer; ++outer) {
+    const int64_t first = (outer * call.heads + head) * rows.inner;
 #pragma unroll 4
-  for (int64_t i = threadIdx.x; i < rows.outer * rows.inner; i += kSinkThreads) {
-    const int64_t index = (i / rows.inner * call.heads + head) * rows.inner + i % rows.inner;
-    const A lse = static_cast<const A*>(rows.lse)[index], delta = static_cast<const A*>(rows.delta)[index];
-    const A exponent = rows.has_log2_lse ? sink * A(kLog2E) - lse : (sink - lse) * A(kLog2E);
-    if (lse > kNegInf<A>) sum -= exp2_(exponent) * delta;
+    for (int64_t i = first + threadIdx.x; i < first + rows.inner; i += kSinkThreads) {
+      const A lse = static_cast<const A*>(rows.lse)[i], delta = static_cast<const A*>(rows.delta)[i];
+      const A exponent = rows.has_log2_lse ? sink * A(kLog2E) - lse : (sink - lse) * A(kLog2E);
+      if (lse > kNegInf<A>) sum -= exp2_(exponent) * delta;
+    }
   }
   sum = block_sum<kSinkThreads>(sum);
   if (threadIdx.x == 0) static_cast<S*>(call.dsinks)[head] = from_compute<S>(static_cast<compute_t<S>>(sum));

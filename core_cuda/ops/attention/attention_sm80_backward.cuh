@@ -209,8 +209,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int b = uniform(static_cast<int>(work.sequence)), batch = static_cast<int>(call.batch_index(b));
   const int key_tile = uniform(work.tile), key_head = uniform(work.key_head), part = uniform(work.part);
   Sequence sequence = call.sequence(b);
-  sequence = {uniform(sequence.first_query), uniform(sequence.first_key), uniform(sequence.queries),
-              uniform(sequence.keys), uniform(sequence.valid_keys)};
+  sequence = {uniform(sequence.first_query), uniform(sequence.first_key),  uniform(sequence.queries),
+              uniform(sequence.keys),        uniform(sequence.valid_keys), uniform(sequence.shift)};
   const int first_key = key_tile * kN;
   const Range keys{first_key, min(first_key + kN, sequence.valid_keys)};
   const Range queries = keys.is_empty() ? Range{0, 0} : call.band.queries(sequence, keys);

@@ -119,8 +119,9 @@ struct Backward {
 
   // Makes the work tile warp-uniform for the compiler, which then keeps derived values in uniform registers.
   static __device__ Work uniform(Work work) {
-    for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.valid_keys, &work.keys.begin,
-                       &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head, &work.key_head})
+    for (int* value : {&work.sequence.queries, &work.sequence.keys, &work.sequence.valid_keys, &work.sequence.shift,
+                       &work.keys.begin, &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head,
+                       &work.key_head})
       *value = __shfl_sync(0xffffffff, *value, 0);
     return work;
   }

@@ -138,19 +138,24 @@ struct Forward {
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
     // Replaces scores by exponentials relative to the new maximum. The caller multiplies y by `rescale`. max * factor
-    // is rounded once for all terms of a row.
+    // is rounded once for all terms of a row. `bias` is added to all scores of a row if the kernel has biases.
     template <int kValues>
-    __forceinline__ __device__ void step(float (&scores)[kValues], float factor, float (&rescale)[2]) {
+    __forceinline__ __device__ void step(float (&scores)[kValues], const float (&bias)[2], float factor,
+                                         float (&rescale)[2]) {
+      constexpr bool kBiased = kAlibi || kMasked;
       float before[2] = {max[0], max[1]};
+      if constexpr (kBiased) max[0] = max[1] = -INFINITY;
 #pragma unroll
       for (int v = 0; v < kValues; ++v) max[v / 2 % 2] = fmaxf(max[v / 2 % 2], scores[v]);
       float offset[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         max[r] = over_row(max[r], [](float a, float b) { return fmaxf(a, b); });
+        if constexpr (kBiased) max[r] = fmaxf(before[r], max[r] + bias[r]);
         offset[r] = max[r] == -INFINITY ? 0 : max[r] * factor;  // no visible key yet
         rescale[r] = exp2_or_zero(before[r] * factor - offset[r]);
         sum[r] *= rescale[r];
+        if constexpr (kBiased) offset[r] = fmaf(-bias[r], factor, offset[r]);
       }
 #pragma unroll
       for (int v = 0; v < kValues; ++v) {
@@ -266,16 +271,17 @@ struct Forward {
       ++state;
     };
     const auto apply_softmax = [&](int tile, auto is_masked) {
-      if (kAlibi || (kMasked && call.alibi.data)) add_alibi(parameters, work, fragment, warpgroup, tile, scores);
+      float bias[2] = {};
+      if (kAlibi || (kMasked && call.alibi.data)) add_alibi(parameters, work, fragment, warpgroup, tile, scores, bias);
       if constexpr (kMasked) {
         if (!pairs.are_all_visible)
           pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
-        softmax.step(scores, parameters.factor, rescale);
+        softmax.step(scores, bias, parameters.factor, rescale);
         if (call.dropout.seed)
           pairs.draw(call, work, tile).each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
       } else {
         if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
-        softmax.step(scores, parameters.factor, rescale);
+        softmax.step(scores, bias, parameters.factor, rescale);
       }
     };
     const auto release_q = [&] {
@@ -371,21 +377,29 @@ struct Forward {
     }
   }
 
-  // Adds the bias of ALiBi to products: in units of products, so that a score takes an addition and a multiply-add.
+  // Adds the bias of ALiBi to products, in units of products. On one side of the diagonal it is linear: a multiply-add
+  // for each score, and a term for each row, `bias`, which the softmax adds. Otherwise a score takes two operations.
+  // The side is that of the 64 queries of a warpgroup, so that all sizes of tiles give the same bits.
   static __forceinline__ __device__ void add_alibi(const Parameters& parameters, const Work& work,
                                                    const Fragment& fragment, int warpgroup, int tile,
-                                                   float (&scores)[kN / 2]) {
+                                                   float (&scores)[kN / 2], float (&bias)[2]) {
     const float slope = alibi_slope<T>(parameters.call, parameters.factor, work.head);
     const int diagonal = work.queries.begin + warpgroup * 64 + work.sequence.shift - tile * kN;
+    float distance[2];  // of the first column from the diagonal
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const auto distance = static_cast<float>(diagonal + fragment.row(r) - fragment.pair);  // of the first column
+    for (int r = 0; r < 2; ++r) distance[r] = static_cast<float>(diagonal + fragment.row(r) - fragment.pair);
+    const bool is_left = parameters.call.band.causal || diagonal >= kN - 1, is_right = diagonal + 63 <= 0;
+    if (is_left || is_right) {
+      const float by_row = is_left ? slope : -slope;
 #pragma unroll
-      for (int i = 0; i < kN / 2; ++i) {
-        if (i / 2 % 2 != r) continue;
-        scores[i] = fmaf(slope, fabsf(distance - (i / 4 * 8 + i % 2)), scores[i]);
-      }
+      for (int r = 0; r < 2; ++r) bias[r] = by_row * distance[r];
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) scores[i] = fmaf(-by_row, static_cast<float>(i / 4 * 8 + i % 2), scores[i]);
+      return;
     }
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i)
+      scores[i] = fmaf(slope, fabsf(distance[i / 2 % 2] - (i / 4 * 8 + i % 2)), scores[i]);
   }
 
   // Values behind the last valid key may be NaN.
