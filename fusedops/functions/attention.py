@@ -89,9 +89,9 @@ def attention(
             and `seq_dim`.
 
     PyTorch:
-        Under autocast q, k and v are cast to its dtype first, unless they are float64. `scale`, `window`, `softcap`
-        and `dropout` are constants of compiled code. Inside torch's context_parallel, which shards positions, the keys
-        are those of all processes: `fusedops.torch.distributed.ring_attention`.
+        Under autocast all floating tensors are cast to its dtype first, unless they are float64. `scale`, `window`,
+        `softcap` and `dropout` are constants of compiled code. Inside torch's context_parallel, which shards positions,
+        the keys are those of all processes: `fusedops.torch.distributed.ring_attention`.
 
         >>> q, k, v = torch.tensor([[[0.0]], [[0.0]]]), torch.zeros(2, 1, 1), torch.tensor([[[1.0]], [[3.0]]])
         >>> fo.attention(q, k, v, causal=True).flatten()

@@ -7,11 +7,14 @@ import itertools
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import assert_same_bits
+from tests.specifications import SPECIFICATIONS
 
 
 def normal(random, *shape):
@@ -145,16 +148,52 @@ def on_a_cpu(backend):
         pytest.skip("GPU: it clamps them, since it cannot raise")
 
 
-@pytest.mark.parametrize("length", [-1, 8])
+@pytest.mark.parametrize("number", [-1, 8])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_lengths_out_of_range(any_backend, length, kind, random):
+@pytest.mark.parametrize("name", ["lengths", "query_offset"])
+def test_numbers_of_keys_out_of_range(any_backend, name, number, kind, random):
     on_a_cpu(any_backend)
     tensors = {name: any_backend.tensor(normal(random, 2, 7, 1, 4), "float32") for name in "qkv"}
-    sentence = f"fusedops.attention: lengths must be in [0, 7], the number of keys; got {length} for sequence 1"
+    sentence = f"fusedops.attention: {name} must be in [0, 7], the number of keys; got {number} for sequence 1"
     with pytest.raises(any_backend.errors, match=re.escape(sentence)):
-        any_backend.call(
-            "attention", {**tensors, "lengths": any_backend.tensor(np.array([7, length], kind), "float32")}
+        any_backend.call("attention", {**tensors, name: any_backend.tensor(np.array([7, number], kind), "float32")})
+
+
+def test_query_offsets_out_of_range_on_a_gpu(any_gpu, dtype, random):
+    """Such a sequence sees no key, so that results and gradients are zeros."""
+    tensors = {name: any_gpu.tensor(normal(random, 2, 70, 1, 64), dtype) for name in "qkv"}
+    tensors["query_offset"] = any_gpu.from_numpy(np.array([-1, 71]))
+    (y,), gradients = any_gpu.gradients("attention", tensors, {"causal": True}, ("q", "k", "v"))
+    for x in (y, *gradients.values()):
+        assert not np.any(any_gpu.to_numpy(x).astype(np.float64))
+
+
+def test_one_query_offset_for_all_sequences(any_backend, random):
+    """An integer has the bits of a tensor. A query offset of S - T, with the keys behind it unread, is the default."""
+    q, k, v = (any_backend.tensor(normal(random, 2, size, 1, 8), "float32") for size in (3, 9, 9))
+    given = any_backend.from_numpy(np.array([4, 4], np.int32))
+    found = [
+        any_backend.call("attention", inputs, {"causal": True, **options})[0]
+        for inputs, options in (
+            (named(q, k, v), {"query_offset": 4}),
+            ({**named(q, k, v), "query_offset": given}, {}),
+            (named(q, k[:, :7], v[:, :7]), {}),
         )
+    ]
+    for other in found[1:]:
+        assert_same_bits(any_backend.to_numpy(found[0]), any_backend.to_numpy(other))
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_float32_alibi_and_sinks_beside_16_bits(any_backend, narrow, random):
+    """In the kernels of each dtype: with few queries, and with a soft cap, where only GPUs select others."""
+    spec = next(spec for spec in SPECIFICATIONS if spec.name == "attention")
+    wide = SimpleNamespace(parameters=("alibi", "sinks"))
+    for sample in spec.with_terms(random):
+        if sample.name in ("terms", "terms-128", "terms-of-one"):
+            inputs = any_backend.tensors(sample, narrow, wide)
+            check_forward(any_backend, spec, sample, inputs)
+            check_backward(any_backend, spec, sample, inputs)
 
 
 @pytest.mark.parametrize(
