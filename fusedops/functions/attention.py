@@ -185,7 +185,8 @@ def attention_varlen(
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
             dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
             A GPU cannot raise: there, each offset counts as the largest up to it, within [0, N] or [0, M]. A position
-            then belongs to the first sequence that has it, and results and gradients are zeros where no sequence is.
+            then belongs to the first sequence that has it. Where no sequence is, results and gradients are zeros, and
+            the log-sum-exp is -inf.
             In PyTorch also: the call is inside torch's context_parallel, which shards positions.
 
     PyTorch:

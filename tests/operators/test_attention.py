@@ -246,8 +246,8 @@ def with_poisoned_memory(backend, shapes):
 )
 def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, dtype, random):
     """Each offset counts as the running maximum, within the positions: every row belongs to the first sequence that
-    contains it, with the bits of a call in order. Rows in no sequence are zeros, as are their gradients. Covers the
-    sm90, sm80 and simt kernels."""
+    contains it, with the bits of a call in order. Rows in no sequence are zeros, as are their gradients, and their
+    log-sum-exp is -inf. Covers the sm90, sm80 and simt kernels."""
     tile = 40  # so that sequences have several tiles
     size = 7 * tile
     inputs = {key: any_gpu.tensor(normal(random, size, 2 if key == "q" else 1, features), dtype) for key in "qkv"}
@@ -263,22 +263,25 @@ def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, 
             **{f"offsets_{side}": any_gpu.from_numpy(x.astype(np.int32)) for side, x in offsets.items()},
         }
         (y,), gradients = any_gpu.gradients("attention_varlen", tensors, options, ("q", "k", "v"), (dy,))
-        return [any_gpu.to_numpy(x) for x in (y, *gradients.values())]
+        _, lse = any_gpu.call("attention_varlen", tensors, {**options, "return_lse": True})
+        return [any_gpu.to_numpy(x) for x in (y, *gradients.values())], any_gpu.to_numpy(lse)
 
     shapes = [(tuple(x.shape), dtype) for x in (*inputs.values(), dy)] + [((2, size), "float32")]
     with_poisoned_memory(any_gpu, shapes)
-    found = run(inputs, dy, given)
+    found, lse = run(inputs, dy, given)
     rows = {side: slice(x[0], x[-1]) for side, x in in_order.items()}
     for result, side in zip(found, "qqkk", strict=True):
         outside = np.ones(size, bool)
         outside[rows[side]] = False
         assert not np.any(result[outside].astype(np.float64))
+    assert np.all(np.isneginf(np.delete(lse, rows["q"], axis=1)))
     if not all(x.stop > x.start for x in rows.values()):
         return
     parts = {key: x[rows["q" if key == "q" else "k"]] for key, x in inputs.items()}
-    expected = run(parts, dy[rows["q"]], {side: x - x[0] for side, x in in_order.items()})
+    expected, right_lse = run(parts, dy[rows["q"]], {side: x - x[0] for side, x in in_order.items()})
     for result, right, side in zip(found, expected, "qqkk", strict=True):
         assert_same_bits(result[rows[side]], right)
+    assert_same_bits(lse[:, rows["q"]], right_lse)
 
 
 def test_no_queries_out_of_order_on_a_gpu(any_gpu, dtype, random):

@@ -122,7 +122,7 @@ class Backward {
         parts_(parts),
         logits_(call),
         kernel_(micro_kernel<A>(int64_t(call.queries) * call.group)),
-        chunks_(call, kChunk),
+        chunks_(Chunks::of_rows(call, kChunk)),
         key_blocks_((call.keys + kKeys - 1) / kKeys),
         keys_(rounded_up(kKeys, kernel_.mr)),
         dim_(rounded_up(call.dim, kernel_.mr)),

@@ -3,13 +3,25 @@
 //   chunks of rows of a head group   the items of parallel_for: their queries are packed once
 //     blocks of kKeys keys           k and v are packed, for the second-level cache
 //       panels of rows               scores = k q^T; online softmax; y^T = y^T * alpha + v^T p
+//
+// Head groups of few rows, as in decoding, are computed row by row, and their keys are divided into splits:
+//
+//   splits of keys of a head group   the items of parallel_for: partial results
+//     blocks of kKeys keys           scores = q k^T; online softmax; y = y * alpha + p v
+//   head groups                      partial results are merged in the order of the splits
 #include "ops/attention/attention_cpu.h"
+
+#include <numeric>
+
+#include "ops/attention/attention_decode_cpu.h"
 
 namespace fusedops {
 namespace cpu {
 namespace {
 
-constexpr int64_t kRows = 288;  // rows of a chunk, a multiple of the columns of every micro-kernel
+constexpr int64_t kRows = 288;      // rows of a chunk, a multiple of the columns of every micro-kernel
+constexpr int64_t kDecodeRows = 8;  // up to this many rows of a head group, panels are slower
+constexpr int kSplitKeys = 4 * kKeys;
 
 // Running row statistics of a panel, one per lane.
 template <class A>
@@ -18,8 +30,8 @@ struct Running {
 };
 
 // Replaces products [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha. `bias`
-// and `keep` may be null.
-template <class A, int kLanes>
+// and `keep` may be null. If the lanes are of one row, they have one maximum.
+template <class A, int kLanes, bool kOneRow = false>
 [[gnu::always_inline]] inline void online_softmax_step(const ScoreScale<A>& logits, int keys, const A* bias,
                                                        const uint8_t* keep, A* scores, Running<A>& running, A* alpha) {
   constexpr A kNegInf = -std::numeric_limits<A>::infinity();
@@ -42,6 +54,7 @@ template <class A, int kLanes>
   for (int j = 0; j < keys; ++j) max.raise(scores + j * kLanes);
   A now[kLanes], base[kLanes];
   max.to(now);
+  if constexpr (kOneRow) std::fill_n(now, kLanes, *std::max_element(now, now + kLanes));
   const A factor = logits.unit * A(kLog2E);
   for (int lane = 0; lane < kLanes; ++lane) {
     base[lane] = now[lane] == kNegInf ? A(0) : now[lane];
@@ -59,6 +72,39 @@ template <class A, int kLanes>
   for (int lane = 0; lane < kLanes; ++lane) running.sum[lane] += now[lane];
 }
 
+// Divides a row of y by the sum of its exponentials and stores it, and lse.
+template <class T, class A>
+void store_row(const HeadGroup& group, int64_t row, const A* y, int stride, const ScoreScale<A>& logits, A max, A sum) {
+  const Attention& call = group.call;
+  max *= logits.unit;
+  const A share = call.sinks.data ? add_sink(call.sinks.get<T>(group.head(row)), max, sum) : A(1);
+  A lse = max + std::log(sum);
+  A factor = share * static_cast<A>(call.dropout.scale) / sum;
+  if (sum == 0) {  // no visible key, or only scores of -inf
+    factor = group.has_visible_key(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
+    lse = -std::numeric_limits<A>::infinity();
+  }
+  *group.of_query<A>(call.lse, row) = lse;
+  A wide[kMaxFeatures];
+  for (int d = 0; d < call.dim_v; ++d) wide[d] = y[d * stride] * factor;
+  T* to = group.of_query<T>(call.y, row);
+  if constexpr (std::is_same_v<T, A>)
+    std::copy_n(wide, call.dim_v, to);
+  else
+    narrow(wide, to, call.dim_v);
+}
+
+bool is_decode(const HeadGroup& group) { return 0 < group.rows() && group.rows() <= kDecodeRows; }
+
+// True if is_decode() is `expected` for some sequence. Only packed sequences differ.
+bool has_sequence(const Attention& call, bool expected) {
+  bool found = false;
+  for (int64_t b = 0; b < (call.offsets_q ? call.sequences : std::min<int64_t>(1, call.sequences)); ++b)
+    found |= is_decode(HeadGroup(call, b, 0)) == expected;
+  return found;
+}
+
+// Head groups of many rows.
 template <class T>
 class Forward {
  public:
@@ -68,7 +114,7 @@ class Forward {
       : call_(call),
         logits_(call),
         kernel_(micro_kernel<A>(int64_t(call.queries) * call.group)),
-        chunks_(call, kRows),
+        chunks_(Chunks::of_rows(call, kRows)),
         dim_v_(rounded_up(call.dim_v, kernel_.mr)) {}
 
   int64_t items() const { return chunks_.count(); }
@@ -87,8 +133,9 @@ class Forward {
     memory.allocate();
     const Buffers buffers{memory[at.q], memory[at.y], memory[at.k], memory[at.v], memory[at.scores]};
     for (int64_t i = begin; i < end; ++i)
-      chunks_.visit(
-          i, [&](const HeadGroup& group, int64_t first, int64_t last) { compute_rows(group, first, last, buffers); });
+      chunks_.visit(i, [&](const HeadGroup& group, int64_t first, int64_t last) {
+        if (!is_decode(group)) compute_rows(group, first, last, buffers);
+      });
   }
 
  private:
@@ -128,8 +175,8 @@ class Forward {
     }
     for (int64_t row = 0, panel = 0; row < rows; row += nr, ++panel)
       for (int lane = 0; lane < std::min<int64_t>(nr, rows - row); ++lane)
-        finish(group, first + row + lane, to.y + row * dim_v_ + lane, running[panel].max[lane],
-               running[panel].sum[lane]);
+        store_row<T>(group, first + row + lane, to.y + row * dim_v_ + lane, nr, logits_, running[panel].max[lane],
+                     running[panel].sum[lane]);
   }
 
   // Adds one block of keys to one panel of rows. `packed`: number of keys in the buffers.
@@ -168,31 +215,143 @@ class Forward {
       kernel_.multiply(count, v + d * packed, p, y + d * kernel_.nr, kernel_.nr, true);
   }
 
-  // Stores a row. y is a column of its panel.
-  void finish(const HeadGroup& group, int64_t row, const A* y, A max, A sum) const {
-    max *= logits_.unit;
-    const A share = call_.sinks.data ? add_sink(call_.sinks.get<T>(group.head(row)), max, sum) : A(1);
-    A lse = max + std::log(sum);
-    A factor = share * static_cast<A>(call_.dropout.scale) / sum;
-    if (sum == 0) {  // no visible key, or only scores of -inf
-      factor = group.has_visible_key(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
-      lse = -std::numeric_limits<A>::infinity();
-    }
-    *group.of_query<A>(call_.lse, row) = lse;
-    A wide[kMaxFeatures];
-    for (int d = 0; d < call_.dim_v; ++d) wide[d] = y[d * kernel_.nr] * factor;
-    T* to = group.of_query<T>(call_.y, row);
-    if constexpr (std::is_same_v<T, A>)
-      std::copy_n(wide, call_.dim_v, to);
-    else
-      narrow(wide, to, call_.dim_v);
-  }
-
   const Attention& call_;
   const ScoreScale<A> logits_;
   const MicroKernel<A> kernel_;
   const Chunks chunks_;
   const int64_t dim_v_;  // padded
+};
+
+// Head groups of few rows.
+template <class T>
+class Decode {
+ public:
+  using A = compute_t<T>;
+
+  explicit Decode(const Attention& call)
+      : call_(call),
+        logits_(call),
+        splits_(Chunks::of_keys(call, kSplitKeys)),
+        pitch_(2 + call.dim_v),
+        partials_(scratch<A>(items() * kDecodeRows * pitch_)) {}
+
+  int64_t items() const { return splits_.count(); }
+
+  int64_t nanoseconds_per_item() const {
+    constexpr int64_t kBytes = 8;  // per nanosecond
+    return 100 + std::min(call_.keys, kSplitKeys) * (call_.dim + call_.dim_v) * sizeof(T) / kBytes;
+  }
+
+  void compute(int64_t begin, int64_t end) const {
+    for (int64_t i = begin; i < end; ++i)
+      splits_.visit(i, [&](const HeadGroup& group, int64_t first, int64_t last) {
+        if (is_decode(group)) run_widest([&] { compute_split(group, first, last, i); });
+      });
+  }
+
+  void merge(const Context& context) const {
+    const int64_t groups = call_.sequences * call_.key_heads, cost = 20 * kDecodeRows + call_.dim_v;
+    context.parallel_for(groups, cost, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const HeadGroup group(call_, i / call_.key_heads, static_cast<int>(i % call_.key_heads));
+        for (int64_t row = 0; is_decode(group) && row < group.rows(); ++row) merge_row(group, row);
+      }
+    });
+  }
+
+ private:
+  // The maximum, the sum of exponentials and y of a row over a split.
+  A* partial(int64_t split, int64_t row) const { return partials_.get() + (split * kDecodeRows + row) * pitch_; }
+
+  Range visible_keys(const HeadGroup& group) const {
+    return call_.band.keys(group.sequence, group.queries(0, group.rows()));
+  }
+
+  void compute_split(const HeadGroup& group, int64_t begin, int64_t end, int64_t split) const {
+    constexpr int kLanes = kVectorWidth<A>;
+    const int rows = static_cast<int>(group.rows());
+    const Range seen = visible_keys(group);
+    const Range keys{std::max(static_cast<int>(begin), seen.begin), std::min(static_cast<int>(end), seen.end)};
+    if (keys.is_empty()) return;
+    A q[kDecodeRows][kMaxFeatures] = {}, scores[kDecodeRows][kKeys];
+    Running<A> running[kDecodeRows];
+    for (int row = 0; row < rows; ++row) {
+      copy_widened(group.of_query<const T>(call_.q, row), q[row], call_.dim);
+      for (int d = 0; d < call_.dim; ++d) q[row][d] *= logits_.sign;
+      std::fill_n(running[row].max, kLanes, -std::numeric_limits<A>::infinity());
+      std::fill_n(running[row].sum, kLanes, A(0));
+      std::fill_n(partial(split, row), pitch_, A(0));
+    }
+    WideRows<T> wide;
+    for (int key = keys.begin; key < keys.end; key += kKeys) {
+      const int count = std::min(kKeys, keys.end - key);
+      for (int j = 0; j < count; j += kStepKeys) {
+        const A* const* step =
+            wide.read([&](int i) { return group.of_key<const T>(call_.k, key + j + i); }, count - j, call_.dim);
+        for (int row = 0; row < rows; ++row) dot_products(q[row], step, call_.dim, scores[row] + j);
+      }
+      for (int row = 0; row < rows; ++row)
+        soften_row(group, row, key, count, scores[row], running[row], partial(split, row) + 2);
+      for (int j = 0; j < count; j += kStepKeys) {
+        const A* const* step =
+            wide.read([&](int i) { return group.of_key<const T>(call_.v, key + j + i); }, count - j, call_.dim_v);
+        for (int row = 0; row < rows; ++row) add_products(scores[row] + j, step, call_.dim_v, partial(split, row) + 2);
+      }
+    }
+    for (int row = 0; row < rows; ++row) {
+      partial(split, row)[0] = running[row].max[0];
+      partial(split, row)[1] = std::accumulate(running[row].sum, running[row].sum + kLanes, A(0));
+    }
+  }
+
+  // Replaces the scores of `count` keys, and those up to a whole step, by probabilities.
+  [[gnu::always_inline]] void soften_row(const HeadGroup& group, int row, int key, int count, A* scores,
+                                         Running<A>& running, A* y) const {
+    constexpr int kLanes = kVectorWidth<A>;
+    const int padded = static_cast<int>(rounded_up(count, kLanes));
+    const Range visible = call_.band.keys(group.sequence, group.query(row));
+    uint8_t keep[kKeys] = {};
+    A alpha[kLanes];
+    const bool is_masked = call_.has_mask || key < visible.begin || key + padded > visible.end;
+    if (is_masked && !find_visible(group, row, 1, key, count, 1, keep)) {
+      std::fill_n(scores, padded, A(0));
+      return;
+    }
+    A bias[kKeys];
+    if (call_.has_bias()) find_bias<T>(group, row, 1, key, padded, 1, bias);
+    online_softmax_step<A, kLanes, /*kOneRow=*/true>(logits_, padded / kLanes, call_.has_bias() ? bias : nullptr,
+                                                     is_masked ? keep : nullptr, scores, running, alpha);
+    if (alpha[0] != 1)
+      for (int d = 0; d < call_.dim_v; ++d) y[d] *= alpha[0];
+    if (!call_.dropout.seed) return;
+    draw_dropout(group, row, 1, key, count, 1, keep);
+    for (int j = 0; j < count; ++j) scores[j] = kept_or(scores[j], A(0), keep[j]);
+  }
+
+  void merge_row(const HeadGroup& group, int64_t row) const {
+    constexpr A kNegInf = -std::numeric_limits<A>::infinity();
+    const A factor = logits_.unit * A(kLog2E);
+    const Range seen = visible_keys(group);
+    const int64_t first = splits_.first(group.b, group.key_head);
+    const int64_t begin = first + seen.begin / kSplitKeys;
+    const int64_t end = seen.is_empty() ? begin : first + (seen.end + kSplitKeys - 1) / kSplitKeys;
+    A y[kMaxFeatures] = {}, max = kNegInf, sum = 0;
+    for (int64_t split = begin; split < end; ++split) max = std::max(max, partial(split, row)[0]);
+    const A base = max == kNegInf ? A(0) : max;
+    for (int64_t split = begin; split < end; ++split) {
+      const A* const of_split = partial(split, row);
+      const A alpha = of_split[0] == max ? A(1) : exp2_or_zero((of_split[0] - base) * factor);
+      sum += alpha * of_split[1];
+      for (int d = 0; d < call_.dim_v; ++d) y[d] += alpha * of_split[2 + d];
+    }
+    store_row<T>(group, row, y, 1, logits_, max, sum);
+  }
+
+  const Attention& call_;
+  const ScoreScale<A> logits_;
+  const Chunks splits_;
+  const int64_t pitch_;
+  const Scratch<A> partials_;
 };
 
 Status check_offsets(const char* op, const char* name, const int32_t* offsets, int64_t sequences, int size) {
@@ -234,7 +393,13 @@ Status attention_cpu(const Call& arguments) {
   const Attention call = Attention::of(arguments);
   FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
   return dispatch(call.dtype, [&](auto tag) {
-    cpu::run_tasks(cpu::Forward<typename decltype(tag)::type>(call), arguments);
+    using T = typename decltype(tag)::type;
+    if (cpu::has_sequence(call, /*expected=*/false)) cpu::run_tasks(cpu::Forward<T>(call), arguments);
+    if (cpu::has_sequence(call, /*expected=*/true)) {
+      const cpu::Decode<T> decode(call);
+      cpu::run_tasks(decode, arguments);
+      decode.merge(arguments.context);
+    }
     return Status();
   });
 }

@@ -218,14 +218,21 @@ void pack_columns(RowPointer row_pointer, int64_t rows, int64_t steps, int64_t c
   }
 }
 
-// Chunks of rows of head groups, the items of parallel_for. Packed sequences differ in their number of chunks.
+// Chunks of the rows or of the keys of head groups, the items of parallel_for. Packed sequences differ in their number
+// of chunks.
 class Chunks {
  public:
-  Chunks(const Attention& call, int64_t rows) : call_(call), rows_(rows) {}
+  static Chunks of_rows(const Attention& call, int64_t size) {
+    return {call, call.offsets_q, int64_t(call.queries) * call.group, call.group, size};
+  }
+  static Chunks of_keys(const Attention& call, int64_t size) { return {call, call.offsets_k, call.keys, 1, size}; }
 
   int64_t count() const { return first(call_.sequences) * call_.key_heads; }
 
-  // Calls body(group, first row, last row) for chunk i, if it has rows.
+  // The first chunk of a head group.
+  int64_t first(int64_t b, int key_head) const { return key_head * first(call_.sequences) + first(b); }
+
+  // Calls body(group, first row or key, last) for chunk i, if it has any.
   template <class Body>
   void visit(int64_t i, Body&& body) const {
     const int64_t all = first(call_.sequences), chunk = i % all;
@@ -235,18 +242,23 @@ class Chunks {
       (first(middle) <= chunk ? low : high) = middle;
     }
     const HeadGroup group(call_, low, static_cast<int>(i / all));
-    const int64_t begin = (chunk - first(low)) * rows_, end = std::min(begin + rows_, group.rows());
+    const int64_t size = offsets_ ? (offsets_[low + 1] - offsets_[low]) * times_ : size_;
+    const int64_t begin = (chunk - first(low)) * chunk_size_, end = std::min(begin + chunk_size_, size);
     if (begin < end) body(group, begin, end);
   }
 
  private:
+  Chunks(const Attention& call, const int32_t* offsets, int64_t size, int64_t times, int64_t chunk_size)
+      : call_(call), offsets_(offsets), size_(size), times_(times), chunk_size_(chunk_size) {}
+
   int64_t first(int64_t b) const {
-    if (call_.offsets_q) return call_.offsets_q[b] * int64_t(call_.group) / rows_ + b;
-    return b * ((int64_t(call_.queries) * call_.group + rows_ - 1) / rows_);
+    return offsets_ ? offsets_[b] * times_ / chunk_size_ + b : b * ((size_ + chunk_size_ - 1) / chunk_size_);
   }
 
   const Attention& call_;
-  const int64_t rows_;
+  const int32_t* const offsets_;  // null: all sequences have size_ rows or keys
+  const int64_t size_, times_;    // times_: rows per position
+  const int64_t chunk_size_;
 };
 
 // Scratch memory of an item, divided into buffers.
