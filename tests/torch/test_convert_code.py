@@ -143,6 +143,14 @@ def test_a_difference_is_named(torch_cpu, torch, written, capsys, code, change, 
     assert reason in printed
 
 
+def test_a_norm_by_name_always_has_its_first_different_line(torch_cpu, torch, written, capsys):
+    body, _ = NORM.replace("class Scaled", "class SomeNorm").split("squares = ", 1)
+    kind = written(f"{body}return values / values.amax()\n")
+    torch_cpu.functions.convert(torch.nn.Sequential(kind(16)))
+    printed = capsys.readouterr().out
+    assert "kept SomeNorm '0': differs from " in printed and " in line 5: return values / values.amax()" in printed
+
+
 def test_a_class_without_source_is_skipped(torch_cpu, torch, capsys):
     names = {"__name__": "somewhere"}
     exec(textwrap.dedent(NORM), names)

@@ -92,6 +92,13 @@ def test_norms(torch_backend, torch, made, name, of_input, of_weight):
     assert_same(torch, module, inputs, eps, torch_backend.functions)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", of("activations"))
+def test_activations(torch_backend, torch, made, name, dtype):
+    x = torch.randn(2, 3, SIZE, dtype=getattr(torch, dtype))
+    assert_same(torch, made(of("activations")[name]), [x], torch.finfo(x.dtype).eps, torch_backend.functions)
+
+
 MLPS = {**of("mlp"), **of("dense")}
 DROPPED_BY_FUNCTION = [name for name, form in MLPS.items() if form.mixin in ("dense.DroppedDense", "mlp.DroppedMLP")]
 

@@ -24,6 +24,8 @@ class Block(torch.nn.Module):
         x = torch.nn.functional.rms_norm(x, [8], self.weight)
         x = torch.nn.functional.softmax(x, dim=-1) + shared_softmax(x, -1)
         x = sum([F.softmax(x, -1) for _ in range(self.F)])
+        q, k, v = (x.view(1, 1, 4, 8) for _ in range(3))
+        x = F.scaled_dot_product_attention(q, k, v, is_causal=True).view(4, 8)
         return F.cross_entropy(torch.relu(x), labels, label_smoothing=0.1)
 
 
@@ -73,15 +75,17 @@ def test_the_same_results(torch_backend, fo, inputs, capsys):
     fo.convert(torch.nn.ModuleList([model, Overrides()]), functions=True)
     assert capsys.readouterr().out.splitlines() == [
         "fusedops: 1 of 2 modules of 'ModuleList' replaced",
-        "     1 Inherits -> the same code with fusedops's cross_entropy, layer_norm, rms_norm, softmax",
+        "     1 Inherits -> the same code with fusedops's cross_entropy, layer_norm, rms_norm, "
+        "scaled_dot_product_attention, softmax",
         "  no counterpart for Overrides (1, 50% of the parameters)",
+        "  with the same seed, dropout drops other elements than before: its random numbers are fusedops's",
     ]
     torch.testing.assert_close(results(model, inputs), plain)
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     torch.testing.assert_close(results(compiled, inputs), plain)
     (code,) = graphs
-    counts = {"cross_entropy": 1, "layer_norm": 1, "rms_norm": 1, "softmax": 4}
+    counts = {"attention": 1, "cross_entropy": 1, "layer_norm": 1, "rms_norm": 1, "softmax": 4}
     assert {name: code.count(f"ops.fusedops.{name}.default") for name in counts} == counts
     file = io.BytesIO()
     torch.save(model, file)
@@ -122,6 +126,47 @@ def test_skipped_calls_and_reasons(fo, capsys):
         fo.convert(Block())
 
 
+def mask(x):
+    return torch.ones(4, 4, dtype=torch.bool, device=x.device).tril()
+
+
+def attended(f, x, *others, keys=None, **options):
+    """One head of the queries x."""
+    keys = (x if keys is None else keys)[None]
+    if keys.dim() < 4:
+        keys = keys[None]
+    return f.scaled_dot_product_attention(x[None, None], keys, keys, *others, **options)
+
+
+# Calls that the kernels compute, and torch's results in a dtype of their own.
+ATTENTIONS = {
+    "causal": lambda f, q, k, v, mask: f(q, k, v, is_causal=True),
+    "few-queries": lambda f, q, k, v, mask: f(q[..., :2, :], k, v, scale=0.3),
+    "mask": lambda f, q, k, v, mask: f(q, k, v, mask),
+    "mask-of-one-head": lambda f, q, k, v, mask: f(q, k, v, mask[None, None]),
+    "grouped": lambda f, q, k, v, mask: f(q, k[:, :2], v[:, :2], is_causal=True, enable_gqa=True),
+    "three-dimensions": lambda f, q, k, v, mask: f(q[0], k[0], v[0], is_causal=True),
+    "five-dimensions": lambda f, q, k, v, mask: f(q[None], k[None], v[None, ..., :3]),
+}
+
+
+@pytest.mark.parametrize("case", ATTENTIONS)
+def test_attention(torch_backend, case):
+    """torch's results and layout, by the kernel."""
+    from fusedops.torch.conversion import functional
+
+    torch.manual_seed(0)
+    with torch.device(torch_backend.device):
+        tensors = [torch.randn(2, 5, 4, 8, dtype=torch.float64).transpose(1, 2) for _ in range(3)]
+        mask = torch.randn(5, 5) > -0.5
+    expected = ATTENTIONS[case](F.scaled_dot_product_attention, *tensors, mask)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        got = ATTENTIONS[case](functional.scaled_dot_product_attention, *tensors, mask)
+    assert [event.count for event in profile.key_averages() if event.key == "fusedops::attention"] == [1]
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    assert got.transpose(-3, -2).is_contiguous()
+
+
 OTHERS = {
     "softmax of a first dimension": lambda f, x: f.softmax(x, 0),
     "softmax to another dtype": lambda f, x: f.softmax(x, -1, dtype=torch.float64),
@@ -138,6 +183,14 @@ OTHERS = {
     "cross_entropy of 16 bits": lambda f, x: f.cross_entropy(x.bfloat16(), x[:, 0].abs().long()),
     "cross_entropy of planes": lambda f, x: f.cross_entropy(x[None], x[:1].abs().long() % 4, reduction="none"),
     "cross_entropy of too many labels": lambda f, x: f.cross_entropy(x, torch.zeros(5, dtype=torch.int64)),
+    "attention with a mask of numbers": lambda f, x: attended(f, x, x[:, :4]),
+    "attention with fewer queries": lambda f, x: attended(f, x[:2], is_causal=True, keys=x),
+    "attention with a mask and causality": lambda f, x: attended(f, x, mask(x), is_causal=True),
+    "attention with broadcast heads": lambda f, x: attended(f, x, keys=x.expand(2, 4, 8)),
+    "attention of two dtypes": lambda f, x: attended(f, x.double(), keys=x),
+    "attention of long features": lambda f, x: attended(f, x.repeat(1, 40)),
+    "attention of integers": lambda f, x: attended(f, x.int()),
+    "attention with dropout of all": lambda f, x: attended(f, x, dropout_p=1.0),
     "cross_entropy reduced in another way": lambda f, x: f.cross_entropy(x, x[:, 0].abs().long(), reduction="max"),
 }
 

@@ -27,6 +27,7 @@ from fusedops import conversion
 from fusedops.torch import distributed, internals
 from fusedops.torch.conversion import hf
 from fusedops.torch.conversion.counterparts import Modules
+from fusedops.torch.conversion.functions import OwnForward
 from fusedops.torch.conversion.hf import implementation
 
 __all__ = ["convert", "revert"]
@@ -45,13 +46,13 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     `TransformerEncoderLayer` and `TransformerDecoderLayer` of torch.nn, and every class with a `forward` whose code is
     that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model with a loss in
     the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
-    copy it; `Linear` with a million weights or more whose inputs or outputs are no multiple of 8, such as the head of
-    an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its subclasses that
-    inherit its `forward`, where a `Linear` and the activation after it become one `linear`. Names of classes,
-    attributes and variables, comments and annotations may differ from the catalogue; operations, constants, dtypes and
-    their order may not. A class that differs is skipped; if most of its code is that of a form, the report has the
-    first different line. A class without a source file is skipped, and so is a subclass of any other known class that
-    has no `forward` of its own, because it may compute something else.
+    copy it; CLIP's QuickGELU; `Linear` with a million weights or more whose inputs or outputs are no multiple of 8,
+    such as the head of an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its
+    subclasses that inherit its `forward`, where a `Linear` and the activation after it become one `linear`. Names of
+    classes, attributes and variables, comments and annotations may differ from the catalogue; operations, constants,
+    dtypes and their order may not. A class that differs is skipped; if most of its code is that of a form, or its name
+    ends with Norm or MLP, the report has the first different line. A class without a source file is skipped, and so is
+    a subclass of any other known class that has no `forward` of its own, because it may compute something else.
 
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
@@ -66,11 +67,12 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     norm. Its seed comes from torch's generator, but with the same seed it drops other elements than torch; the report
     says so.
 
-    With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm` and `softmax` in the
-    code of a module's own `forward` go to fusedops as well, if they compute the same: in the module's dtype, over the
-    last dimension, without class weights. Other calls, and calls in functions or methods that `forward` calls, go to
-    torch. The new class has a copy of the code with copied global variables, so later changes of variables in its
-    Python module have no effect.
+    With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm`, `softmax` and
+    `scaled_dot_product_attention` in the code of a module's own `forward` go to fusedops as well, if they compute the
+    same: in the module's dtype, over the last dimension, without class weights, and attention with a mask of booleans
+    or none, where causality finds as many keys as queries. Other calls, and calls in functions or methods that
+    `forward` calls, go to torch. The new class has a copy of the code with copied global variables, so later changes of
+    variables in its Python module have no effect.
 
     With `fuse_loss=True`, a causal language model of transformers whose head is a plain linear layer computes its loss
     from the last hidden states, while it is in training mode and gets labels. A softcap of the logits is supported. A
@@ -116,7 +118,8 @@ def reported(model: torch.nn.Module, functions: bool = False, fuse_loss: bool = 
         (report.notes if change.reason else report.further).append(str(change))
     report.notes += hf.notes_on_losses(modules, fuse_loss)
     report.notes += distributed.notes_on_shards(model.parameters())
-    if report.has_replaced(torch.nn.Dropout):
+    functions_of = (module.functions for module in modules if isinstance(module, OwnForward))
+    if any("scaled_dot_product_attention" in names for names in functions_of) or report.has_replaced(torch.nn.Dropout):
         report.notes.append(conversion.OTHER_MASKS)
     internals.forget_compiled(modules)
     return report

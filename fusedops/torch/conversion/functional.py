@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
+from fusedops.torch.nn.attention import MAX_FEATURES
 from fusedops.torch.nn.layer import as_original, is_cast, unfused_input, unfused_pass
 from fusedops.torch.nn.losses import of_classes, unfused_target
 from fusedops.torch.nn.normalization import default_eps
@@ -67,16 +68,52 @@ def cross_entropy(
     return loss if is_cast(input) else loss.to(input.dtype)  # under autocast both are float32
 
 
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    is_known = _is_attended(query, key, value, attn_mask, enable_gqa)
+    is_known = is_known and not (is_causal and (attn_mask is not None or query.shape[-2] != key.shape[-2]))
+    if not is_known or not isinstance(scale, float | int | None) or not 0 <= dropout_p < 1:
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
+    # The result has the memory layout of torch's fused kernels: positions before heads.
+    rows = (x.transpose(-3, -2) for x in (query, key, value))
+    return fo.attention(*rows, causal=is_causal, scale=scale, mask=attn_mask, dropout=dropout_p).transpose(-3, -2)
+
+
 KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.cross_entropy: cross_entropy,
     functional.layer_norm: layer_norm,
     functional.rms_norm: rms_norm,
+    functional.scaled_dot_product_attention: scaled_dot_product_attention,
     functional.softmax: softmax,
 }
 
 
 def _fits(x: Any) -> bool:
     return isinstance(x, Tensor) and not unfused_pass(x) and not is_cast(x)
+
+
+def _is_attended(query: Any, key: Any, value: Any, mask: Any, shares_keys: bool) -> bool:
+    """True if the attention kernel takes these tensors [..., heads, positions, features] without broadcasting them."""
+    tensors = (query, key, value)
+    if not all(isinstance(x, Tensor) and x.dim() == query.dim() >= 3 and not unfused_input(x) for x in tensors):
+        return False
+    if not query.dtype is key.dtype is value.dtype or max(query.shape[-1], value.shape[-1]) > MAX_FEATURES:
+        return False
+    if mask is not None and (mask.dtype is not torch.bool or mask.dim() > query.dim()):
+        return False
+    heads, key_heads = query.shape[-3], key.shape[-3]
+    is_shared = heads == key_heads or (shares_keys and key_heads > 0 and heads % key_heads == 0)
+    has_pairs = key.shape[:-1] == value.shape[:-1] and query.shape[-1] == key.shape[-1] > 0
+    return is_shared and has_pairs and query.shape[:-3] == key.shape[:-3]
 
 
 def _is_normed(x: Any, shape: Sequence[int], eps: Any, *parameters: Tensor | None) -> bool:

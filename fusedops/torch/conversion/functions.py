@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -29,6 +29,7 @@ def _like(module: ModuleType, **members: Any) -> ModuleType:
     return made
 
 
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)  # scaled_dot_product_attention is one of C++
 _FUNCTIONAL = _like(functional, **{function.__name__: kernel for function, kernel in KERNELS.items()})
 _NN = _like(torch.nn, functional=_FUNCTIONAL)
 _OURS: dict[Any, Any] = {functional: _FUNCTIONAL, torch.nn: _NN, torch: _like(torch, nn=_NN), **KERNELS}
@@ -68,11 +69,11 @@ def _called(forward: FunctionType) -> Iterator[tuple[str, Callable[..., Any]]]:
     for step in steps(forward.__code__):
         if step.opname == "LOAD_GLOBAL":
             name, value = step.argval, forward.__globals__.get(step.argval)
-            if not isinstance(value, (FunctionType, ModuleType)) or value not in _OURS:  # another F
+            if not isinstance(value, (*_FUNCTIONS, ModuleType)) or value not in _OURS:  # another F
                 value = None
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(value, ModuleType):
             value = getattr(value, step.argval, None)
         elif step.opname != "EXTENDED_ARG":
             value = None
-        if isinstance(value, FunctionType) and value in KERNELS:
+        if isinstance(value, _FUNCTIONS) and value in KERNELS:
             yield name, value

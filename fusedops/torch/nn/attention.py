@@ -11,7 +11,7 @@ from torch.nn import functional
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import FusedLayer, as_original, mixed_dtypes, name, unfused_input
 
-_MAX_FEATURES = 256
+MAX_FEATURES = 256
 
 
 class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
@@ -58,8 +58,8 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
             return "add_bias_kv is True"
         if self.add_zero_attn:
             return "add_zero_attn is True"
-        if self.head_dim > _MAX_FEATURES:
-            return f"a head has {self.head_dim} features; the kernel takes up to {_MAX_FEATURES}"
+        if self.head_dim > MAX_FEATURES:
+            return f"a head has {self.head_dim} features; the kernel takes up to {MAX_FEATURES}"
         return self._unfused_call(*inputs, **options) if inputs else None
 
     def _unfused_call(

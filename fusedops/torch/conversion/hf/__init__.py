@@ -22,8 +22,7 @@ from fusedops.torch.conversion.hf.forms import Form, all_forms
 from fusedops.torch.nn.layer import FusedLayer
 
 _NEAR = 0.8  # share of common tokens above which the report names the form and the difference
-_NEAR_BY_NAME = 0.5  # the same if both class names end with one of _WORDS
-_WORDS = ("RMSNorm", "LayerNorm", "MLP")
+_WORDS = ("Norm", "MLP")  # the report names the nearest form in any case if both class names end with one of these
 LANGUAGE_MODEL = "loss.LanguageModel"
 
 
@@ -112,7 +111,7 @@ def _whole(kind: type) -> Match | str | None:
         if not hasattr(kind, method):
             continue
         try:
-            code = source.of_method(kind, method, _longest())
+            code = source.of_method(kind, method, None if kind.__name__.endswith(_WORDS) else _longest())
         except source.TooLong:
             continue
         form = forms.get(code)
@@ -149,7 +148,7 @@ def _near(kind: type, code: source.Code, forms: Mapping[source.Code, type[Form]]
     for known, form in forms.items():
         share = source.shared(code, known)
         is_meant = any(kind.__name__.endswith(word) and form.__name__.endswith(word) for word in _WORDS)
-        if form.is_named_if_near and share > most and share >= (_NEAR_BY_NAME if is_meant else _NEAR):
+        if form.is_named_if_near and share > most and (is_meant or share >= _NEAR):
             best, most = (known, form), share
     return f"differs from {best[1].__name__} {source.difference(code, best[0])}" if best else None
 

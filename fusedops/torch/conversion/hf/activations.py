@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
 
+import fusedops.torch as fo
 from fusedops.functions.common import Activation
+from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.internals import is_watched
+from fusedops.torch.nn.layer import unfused_pass
 
 # transformers has several classes for one formula.
 _TRANSFORMERS_ACTIVATIONS: dict[str, Activation] = {
@@ -70,3 +73,19 @@ def unfused_activation(activation: Any) -> str | None:
     """The reason to skip a module with this activation, or None."""
     name = getattr(activation, "__name__", None) or type(activation).__name__
     return None if fused_name(activation) else f"activation {name} is not among those of the kernel"
+
+
+class QuickGELU(HFLayer):
+    """x · sigmoid(1.702 x), in one pass."""
+
+    fused: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
+
+    @classmethod
+    def members(cls, kind: type) -> dict[str, Any]:
+        return {"fused": staticmethod(fo.elementwise("x * sigmoid(1.702 * x)", name="quick_gelu"))}
+
+    def why_not(self, *inputs: Any) -> str | None:
+        return unfused_pass(inputs[0]) if inputs else super().why_not()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.original.forward(self, x) if self.why_not(x) else self.fused(x)  # type: ignore[attr-defined]

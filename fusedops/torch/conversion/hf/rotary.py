@@ -17,8 +17,6 @@ from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.nn.layer import is_mixed, left_to_compiler, unfused_input
 
-_NEAR = 0.5  # share of common tokens above which the report names the known function and the difference
-
 
 class RotaryAttention(HFLayer):
     """Attention whose `forward` is a copy of the original's code that calls our rotary embedding."""
@@ -57,14 +55,10 @@ def unknown_rotation(kind: type) -> str | None:
         if "rotary" not in name or not isinstance(function, FunctionType):
             continue
         try:
-            code = source.of_function(function, _longest())
+            code = source.of_function(function)
         except source.NoSource as reason:
             return str(reason)
-        except source.TooLong:
-            return f"its {name} is not known"
         nearest = max(_known(), key=functools.partial(source.shared, code))
-        if source.shared(code, nearest) < _NEAR:
-            return f"its {name} is not known"
         return f"its {name} differs from {_known()[nearest].like}'s {source.difference(code, nearest)}"
     return None
 

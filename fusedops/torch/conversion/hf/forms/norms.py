@@ -126,6 +126,38 @@ class TorchRMSNorm(Form, mixin="norms.RMSNorm"):
         return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
+class UncastRMSNorm(Form, mixin="norms.RMSNorm"):
+    def forward(self, x):
+        variance = x.pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.eps)
+        return self.weight * x
+
+
+class UncastMethodRMSNorm(Form, mixin="norms.RMSNorm"):
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        return self._norm(x) * self.weight
+
+
+class UncastProductRMSNorm(Form, mixin="norms.RMSNorm"):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class UncastQuotientRMSNorm(Form, mixin="norms.RMSNorm"):
+    def forward(self, x):
+        rms = torch.sqrt(torch.mean(x**2, dim=-1, keepdim=True) + self.eps)
+        return x / rms * self.weight
+
+
+class UncastQuotientFirstRMSNorm(Form, mixin="norms.RMSNorm"):
+    def forward(self, x):
+        rms = torch.sqrt(torch.mean(x**2, dim=-1, keepdim=True) + self.eps)
+        return self.weight * (x / rms)
+
+
 class MambaRMSNormGated(Form, mixin="norms.GateThenRMSNorm"):
     def forward(self, hidden_states, gate=None):
         input_dtype = hidden_states.dtype
