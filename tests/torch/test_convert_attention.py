@@ -125,6 +125,83 @@ def test_packed_sequences_have_a_mask(torch, fo, build, name, whole):
     torch.testing.assert_close(model.lm_head(by_position), plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.fixture
+def varlen(monkeypatch, fo):
+    """Records the offsets of every call of attention_varlen."""
+    found, function = [], fo.attention_varlen
+
+    def recording(q, k, v, offsets_q, offsets_k, **options):
+        found.append(offsets_q)
+        return function(q, k, v, offsets_q, offsets_k, **options)
+
+    monkeypatch.setattr(fo, "attention_varlen", recording)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "described_by"),
+    [
+        ("llama", True, "positions"),
+        ("llama", True, "offsets"),
+        ("llama", False, "both"),
+        ("mistral", True, "both"),
+        pytest.param("gemma3", True, "both", marks=pytest.mark.slow),
+    ],
+)
+def test_packed_sequences(torch, fo, build, varlen, name, whole, described_by):
+    """A batch of transformers' collator gives each sequence the logits and the model the gradients of each alone."""
+    from transformers import DataCollatorWithFlattening
+
+    from audits.families.equality import LIMIT, difference
+    from tests.helpers.torch_models import arrays
+
+    model = build(name, **({} if name == "llama" else {"sliding_window": WINDOW}))
+    ids = tokens(torch, "cpu")["input_ids"]
+    sequences = [ids[0, :2], ids[1], ids[2, :9]]
+    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=described_by != "positions")(
+        [{"input_ids": x.tolist()} for x in sequences]
+    )
+    batch = {
+        name: x.to(model.device) if isinstance(x, torch.Tensor) else x for name, x in batch.items() if name != "labels"
+    }
+    if described_by == "offsets":
+        del batch["position_ids"]  # rotary positions do not restart then, which changes rounding alone
+
+    def results(logits):
+        weights = torch.linspace(-1, 1, logits.numel(), device=logits.device).view_as(logits)
+        return arrays([logits, *torch.autograd.grad((logits * weights).sum(), list(model.parameters()))])
+
+    plain = results(torch.cat([model(x[None].to(model.device), use_cache=False).logits for x in sequences], 1))
+    converted(fo, model)
+    if not whole:
+        model.model.__class__ = type(model.model).original
+    torch.compiler.reset()  # compilations of other cases count against the limit, too
+    runs = [model] if described_by == "positions" else [model, torch.compile(model, backend="eager", fullgraph=True)]
+    for run in runs:
+        varlen.clear()
+        assert difference(results(run(**batch, use_cache=False).logits), plain) <= LIMIT
+        assert len(varlen) == 2 or (run is not model and not whole)  # compiled, transformers makes a mask of positions
+    assert [x.tolist() for x in varlen] == [[0, 2, 15, 24]] * len(varlen)
+
+
+@pytest.mark.parametrize("described_by", ["position_ids", "cu_seq_lens"])
+def test_packed_sequences_with_dropout(torch, fo, build, varlen, described_by):
+    """attention_varlen has no dropout: attention gets a mask, and the second sequence does not see the first."""
+    model = converted(fo, build(attention_dropout=0.5)).train()
+    ids = tokens(torch, model.device)["input_ids"][:1]
+    inputs = {"position_ids": torch.arange(LENGTH, device=ids.device).remainder(6)[None]}
+    if described_by == "cu_seq_lens":
+        offsets = torch.tensor([0, 6, 12, 13], dtype=torch.int32, device=ids.device)
+        inputs |= {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+    found = []
+    for first in (5, 6):
+        torch.manual_seed(0)
+        ids[0, 0] = first
+        found.append(model(ids, **inputs, use_cache=False).logits)
+    assert not found[0][:, :6].equal(found[1][:, :6]) and found[0][:, 6:].equal(found[1][:, 6:])
+    assert not varlen
+
+
 def test_packed_sequences_are_detected_only_with_positions(torch, fo, build, monkeypatch):
     from transformers import masking_utils
 

@@ -243,7 +243,9 @@ class _FunctionReader:
         if len(statements) > 1 and _returns_assigned(*statements[-2:]):
             last: Any = statements[-2]
             statements[-2:] = [ast.copy_location(ast.Return(last.value), last)]
-        self.node(statements)
+        for statement in statements:
+            self.node(statement)
+        self.token("end")  # not their number before them: the first difference is then in a statement
 
     def _AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is None:

@@ -91,6 +91,16 @@ def _are_supported_tensors(query: Tensor, key: Tensor, value: Tensor) -> bool:
     )
 
 
+def _packed(mask: Tensor | None, options: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """The offsets of packed sequences of queries and keys: those of flash attention, or our mask; else None."""
+    is_ours = mask is not None and mask.dim() == 1
+    if options and (mask is None or is_ours):
+        given = options.get("cu_seq_lens_q"), options.get("cu_seq_lens_k")
+        if given[0] is not None and given[1] is not None:
+            return given[0].to(torch.int32), given[1].to(torch.int32)
+    return (mask, mask) if mask is not None and is_ours else None
+
+
 def _attend(
     original: Callable[..., _Result],
     module: Any,
@@ -108,13 +118,21 @@ def _attend(
     """The attention as transformers calls it, on [B, heads, positions, features]. Modules pass sinks as `s_aux`."""
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
+    window = sliding_window if causal else None
+    if packed := _packed(attention_mask, options):
+        unfused = why_not(query, key, value, masks.Visible(keys), scaling, **options)
+        if not dropout and not leaves_cap_out and unfused is None:
+            rows = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+            varlen = {"causal": causal, "scale": scaling, "window": window, "softcap": softcap or 0.0}
+            return fo.attention_varlen(*rows, *packed, **varlen).unflatten(0, (query.shape[0], queries)), None
+        attention_mask = masks.of_packed(packed[0], query.shape[0], queries, causal, window)
     is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
     if (
         is_whole
         and _is_supported_call(query, scaling, options)
         and (not dropout or _are_supported_tensors(query, key, value))
     ):
-        window = sliding_window if causal else None
         rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         try:
             sinks = options.get("s_aux")
@@ -124,7 +142,6 @@ def _attend(
             pass  # the code below finds the reason
     named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
     visible = masks.visible(attention_mask, queries, keys, causal, sliding_window)
-    leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
     if leaves_cap_out or why_not(query, key, value, visible, scaling, **options) or visible is None:
         if visible is not None and (attention_mask is not None or sliding_window is not None):
             attention_mask = visible.full(queries, keys, query.device)

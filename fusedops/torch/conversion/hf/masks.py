@@ -7,15 +7,17 @@ and passes it to each attention. Our function makes one of these, which `visible
                               hold more, and a single query sees all keys. Not causal: all keys are visible.
     bool [B, n]               causal: the last query is at key n - 1, the last valid one; False is padding
     int32 [B, 1, 1, 1]        not causal: the number of keys of each sequence
+    int32 [n + 1]             causal: the offsets of n packed sequences among all B · T positions
     bool [B, 1, 1 or T, S]    the full mask
 
-With the first three, the attention applies the sliding window, which it gets from its module, as flash attention does.
+With all but the last, the attention applies the sliding window, which it gets from its module, as flash attention does.
 transformers passes masks of four dimensions, and those of two dimensions for flash attention, on unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +77,15 @@ def mask(
     if allow_is_bidirectional_skip and mask_function is bidirectional_mask_function:
         padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
         return None if padding is None else _keys(padding[:, kv_offset : kv_offset + kv_length])
-    is_causal = mask_function is causal_mask_function if local_size is None else _is_window(config, local_size)
+
+    def is_plain(function: Callable[..., Any]) -> bool:
+        """True for causality, in a sliding window if there is a `local_size`."""
+        return function is causal_mask_function if local_size is None else _is_window(config, local_size)
+
+    if not torch.compiler.is_compiling() and (found := _packed(mask_function)):
+        numbers, within = found
+        return _offsets(numbers) if is_plain(within) else full()
+    is_causal = is_plain(mask_function)
     if not allow_is_causal_skip or not is_causal or (isinstance(q_offset, Tensor) and is_tracing(q_offset)):
         return full()
     before = int(q_offset) - kv_offset  # the number of keys before the first query's own
@@ -93,6 +103,45 @@ def mask(
     if q_length == 1 or kv_offset != 0:
         return full()
     return torch.ones(batch_size, length, dtype=torch.bool, device=device) if visible is None else visible
+
+
+def _packed(function: Callable[..., Any]) -> tuple[Tensor, Callable[..., Any]] | None:
+    """(the number of each position's sequence, the mask function within sequences) of packed sequences; else None.
+
+    They are variables in the closures of transformers' `packed_sequence_compatibility_function`.
+    """
+    parts = _enclosed(function, "and_masks").get("mask_functions", ())
+    if len(parts) != 2:
+        return None
+    numbers = _enclosed(parts[0], "packed_sequence_mask_function").get("packed_sequence_mask")
+    within = _enclosed(parts[1], "remap_positions_for_packed_sequence").get("mask_function")
+    return None if numbers is None or within is None or is_tracing(numbers) else (numbers, within)
+
+
+def _enclosed(function: Any, maker: str) -> Mapping[str, Any]:
+    """The closure of a function that this function of transformers has made; empty for others."""
+    is_made = getattr(function, "__module__", None) == causal_mask_function.__module__
+    if not is_made or not function.__qualname__.startswith(f"{maker}.<locals>."):
+        return {}
+    return inspect.getclosurevars(function).nonlocals
+
+
+def _offsets(numbers: Tensor) -> Tensor:
+    """The offsets of packed sequences, from the number of each position's sequence, [B, T]."""
+    begins = torch.ones_like(numbers, dtype=torch.bool)
+    begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+    first = begins.flatten().nonzero().flatten().to(torch.int32)  # waits for the GPU
+    return torch.nn.functional.pad(first, (0, 1), value=numbers.numel())
+
+
+def of_packed(offsets: Tensor, batch: int, length: int, is_causal: bool, window: int | None) -> Tensor:
+    """The full mask of packed sequences, [B, 1, T, T]."""
+    place = torch.arange(batch * length, device=offsets.device, dtype=offsets.dtype)
+    numbers = torch.searchsorted(offsets, place, right=True).view(batch, 1, length)
+    visible = Visible(length, is_causal, window if is_causal else None, numbers[..., None] == numbers[..., None, :])
+    full = visible.full(length, length, offsets.device)
+    assert full is not None  # since it has a mask
+    return full
 
 
 def _is_window(config: Any, size: int) -> bool:

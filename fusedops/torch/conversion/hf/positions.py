@@ -2,8 +2,8 @@
 
 Without an `attention_mask` and a cache, transformers searches the positions for packed sequences. That waits for the
 GPU, and compiled code, which cannot read values, gets a full mask. A model that gets no `position_ids` counts positions
-from the first token on, so there are no packed sequences. The counterpart's `forward` is then the same code with mask
-functions that ignore the positions.
+from the first token on, so there are no packed sequences. If it gets their offsets, as `cu_seq_lens_q`, the attention
+needs no mask of them. The counterpart's `forward` is then the same code with mask functions that ignore the positions.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf.attention import NAMES
 from fusedops.torch.conversion.hf.code import copied, with_global
 from fusedops.torch.conversion.hf.layer import HFLayer
 
@@ -34,7 +35,7 @@ _COUNTED = re.compile(
 
 
 class OwnPositions(HFLayer):
-    """A model that has no packed sequences if it gets no positions."""
+    """A model that has no packed sequences if it gets no positions, and needs no mask of them if it gets offsets."""
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -44,11 +45,13 @@ class OwnPositions(HFLayer):
             made = with_global(made, name, _without_positions(plain.__globals__[name]))
         unpacked = _wrapped_alike(theirs, plain, made)
         number = plain.__code__.co_varnames.index(_POSITIONS) - 1  # without self
+        ours = frozenset(NAMES.values())
 
         @functools.wraps(theirs)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             given = args[number] if len(args) > number else kwargs.get(_POSITIONS)
-            return (unpacked if given is None else theirs)(self, *args, **kwargs)
+            has_offsets = kwargs.get("cu_seq_lens_q") is not None and self.config._attn_implementation in ours
+            return (unpacked if given is None or has_offsets else theirs)(self, *args, **kwargs)
 
         return {"forward": forward}
 
