@@ -57,9 +57,9 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
     config get it, too. Calls that the kernel does not support, such as those with `output_attentions`, go to
-    transformers' own attention. Dropout has the same rate, but drops other elements. Packed sequences, in `position_ids`
-    that restart or by `cu_seq_lens_q` and `cu_seq_lens_k`, are computed by `attention_varlen`. A model that counts its
-    positions itself is not searched for them if it gets no `position_ids`.
+    transformers' own attention. Dropout has the same rate, but drops other elements. Packed sequences, in
+    `position_ids` that restart or by `cu_seq_lens_q` and `cu_seq_lens_k`, are computed by `attention_varlen`. A model
+    that counts its positions itself is not searched for them if it gets no `position_ids`.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
