@@ -13,6 +13,7 @@
 #include "ops/loss/cross_entropy.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/normalization/norm.h"
+#include "ops/normalization/rms_norm_rope.h"
 #include "ops/optimizers/adamw.h"
 #include "ops/optimizers/global_norm.h"
 #include "ops/optimizers/sgd.h"
@@ -70,6 +71,8 @@ std::span<const Operator> built_in_operators() {
       rms_norm(),
       rms_norm_backward(),
       rms_norm_float8(),
+      rms_norm_rope(),
+      rms_norm_rope_backward(),
       rope(),
       scale(),
       sgd(),

@@ -40,7 +40,7 @@ def of_sum(norm: Function) -> Function:
     return add_norm
 
 
-def _torch_rms_norm(torch: Any) -> Function:
+def torch_rms_norm(torch: Any) -> Function:
     rms_norm = torch.nn.functional.rms_norm
     return lambda x, weight: rms_norm(x, x.shape[-1:], weight, EPS_RMS)
 
@@ -88,7 +88,7 @@ OPERATORS = (
         operations=(4, 9),
         formula=plain_rms_norm,
         expression=f"h = x; {NORMED_RMS}",
-        torch=_torch_rms_norm,
+        torch=torch_rms_norm,
         liger=lambda ops: lambda x, weight: ops.LigerRMSNormFunction.apply(x, weight, EPS_RMS, 0.0, "llama", False),
         quack=lambda quack: lambda x, weight: quack.rmsnorm(x, weight, eps=EPS_RMS),
         keras=("RMSNormalization", EPS_RMS),
@@ -118,7 +118,7 @@ OPERATORS = (
         operations=(5, 10),
         formula=lambda n: of_sum(plain_rms_norm(n)),
         expression=f"h = x + residual; return {NORMED_RMS}, h",
-        torch=lambda torch: of_sum(_torch_rms_norm(torch)),
+        torch=lambda torch: of_sum(torch_rms_norm(torch)),
         liger=lambda ops: (
             lambda x, residual, weight: ops.LigerFusedAddRMSNormFunction.apply(
                 x, residual, weight, EPS_RMS, 0.0, "llama", False

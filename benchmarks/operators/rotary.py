@@ -1,4 +1,4 @@
-"""rope, on (batch, sequence, heads, features)."""
+"""rope and rms_norm_rope, on (batch, sequence, heads, features)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.operators.normalization import plain_rms_norm, torch_rms_norm
 from benchmarks.operators.record import Function, Input, Layout, Operator, Shape
 
 HEAD = 128  # features
@@ -63,23 +64,48 @@ def _liger_rope(ops: Any) -> Function:
     return rope
 
 
+def _normed(norm: Callable[[Any], Function], rope: Callable[[Any], Function]) -> Callable[[Any], Function]:
+    def made(library: Any) -> Function:
+        norm_of, rope_of = norm(library), rope(library)
+        return lambda x, weight, cos, sin: rope_of(norm_of(x, weight), cos, sin)
+
+    return made
+
+
+def _of_features(case: Any) -> Layout:
+    return Layout((case.shape[3],), 0)
+
+
+ANGLES = (
+    Input("cos", _of_positions, gradient=False, values=_turned(np.cos)),
+    Input("sin", _of_positions, gradient=False, values=_turned(np.sin)),
+)
+SHAPES: dict[str, Any] = {
+    "outputs": {"out": _positions_as_rows},
+    "shape": lambda rows, columns: (4, rows // 4, columns // HEAD, HEAD),
+    "smallest": (1, 4, 1, 16),
+}
+
 OPERATORS = (
     Operator(
         "rope",
-        inputs=(
-            Input("x", _positions_as_rows),
-            Input("cos", _of_positions, gradient=False, values=_turned(np.cos)),
-            Input("sin", _of_positions, gradient=False, values=_turned(np.sin)),
-        ),
-        outputs={"out": _positions_as_rows},
+        inputs=(Input("x", _positions_as_rows), *ANGLES),
         moves=(2, 2),
         operations=(3, 3),
         formula=_rope,
         torch=_torch_rope,
         liger=_liger_rope,
         quack=lambda quack: import_module("quack.rotary").apply_rotary_emb,
-        shape=lambda rows, columns: (4, rows // 4, columns // HEAD, HEAD),
-        smallest=(1, 4, 1, 16),
         floors=(1.06, 0.0),
+        **SHAPES,
+    ),
+    Operator(
+        "rms_norm_rope",
+        inputs=(Input("x", _positions_as_rows), Input("weight", _of_features, parameter=True), *ANGLES),
+        moves=(2, 3),
+        operations=(7, 12),
+        formula=_normed(plain_rms_norm, _rope),
+        torch=_normed(torch_rms_norm, _torch_rope),
+        **SHAPES,
     ),
 )

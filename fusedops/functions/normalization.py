@@ -101,6 +101,56 @@ def add_rms_norm(
     return y, s
 
 
+def rms_norm_rope(
+    x: Tensor,
+    weight: Tensor | None,
+    cos: Tensor,
+    sin: Tensor,
+    *more: Refused,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    seq_dim: int = -3,
+    interleaved: bool = False,
+    **others: Refused,
+) -> Tensor:
+    """rope(rms_norm(x, weight), cos, sin): queries or keys are normalized and rotated in one pass.
+
+    The norm is over the features of each head, as in Qwen 3 and Gemma 3. Slices of a packed tensor and transposed heads
+    are read in place: nothing is copied.
+
+    Args:
+        x: as in `rope`.
+        weight: [D], of x's dtype, or float32 beside a 16-bit x; None means a factor of 1.
+        cos, sin: as in `rope`.
+        eps, weight_offset: as in `rms_norm`.
+        seq_dim, interleaved: as in `rope`.
+
+    Returns:
+        A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once, after the rotation. A
+        row's bits do not depend on the other rows.
+
+    Gradient:
+        That of `rms_norm` for dy, rotated by the opposite angles, in one pass. cos and sin have no gradient.
+
+    PyTorch:
+        >>> quarter_turn = torch.tensor([[0.0]]), torch.tensor([[1.0]])
+        >>> fo.rms_norm_rope(torch.tensor([[[3.0, 4.0]]]), None, *quarter_turn)
+        tensor([[[-1.1314,  0.8485]]])
+
+    TensorFlow:
+        >>> quarter_turn = tf.constant([[0.0]]), tf.constant([[1.0]])
+        >>> fo.rms_norm_rope(tf.constant([[[3.0, 4.0]]]), None, *quarter_turn).numpy().round(4)
+        array([[[-1.1314,  0.8485]]], dtype=float32)
+
+    Source: Henry et al., "Query-key normalization for transformers", 2020.
+    """
+    if more or others:
+        refuse("rms_norm_rope", more, others)
+    norm = {"eps": eps, "weight_offset": weight_offset}
+    y, _ = ops.rms_norm_rope(x, weight, cos, sin, **norm, seq_dim=seq_dim, interleaved=interleaved)
+    return y
+
+
 def rms_norm_float8(
     x: Tensor,
     weight: Tensor | None = None,

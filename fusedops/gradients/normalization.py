@@ -22,10 +22,22 @@ def _rms_norm_backward(
     eps = _eps(f, c, f.mean_last(x * x))
 
     def plain(f: Any, c: Any, x: Tensor, weight: Tensor | None) -> Tensor:
-        y = x * f.rsqrt(f.mean_last(x * x) + eps)
-        return y if weight is None else y * (weight + c.weight_offset)
+        return _rms_norm(f, c, x, weight, eps)
 
     return {**second_derivative(f, c, plain, x=gdx, weight=gdweight), "ds": gdx}
+
+
+@gradient("rms_norm_rope_backward", saves=("dy", "x", "weight", "cos", "sin", "rstd"))
+def _rms_norm_rope_backward(f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None) -> Mapping[str, Any]:
+    x = f.compute(c.x)
+    eps = _eps(f, c, f.mean_last(x * x))
+    cos, sin = f.compute(c.cos), f.compute(c.sin)
+
+    def plain(f: Any, c: Any, x: Tensor, weight: Tensor | None) -> Tensor:
+        y = _rms_norm(f, c, x, weight, eps)
+        return f.rope(y, cos, sin, seq_dim=c.seq_dim, interleaved=c.interleaved, inverse=False)
+
+    return second_derivative(f, c, plain, x=gdx, weight=gdweight)
 
 
 @gradient("layer_norm_backward", saves=("dy", "x", "weight", "bias", "rstd", "seed"))
@@ -57,6 +69,11 @@ def _with_dropped(f: Any, c: Any, gdx: Tensor | None, gdropped_dx: Tensor | None
     if gdx is None:
         return f.dropout(gdropped_dx, c.seed, rate=c.dropout)
     return f.dropout_add(gdropped_dx, gdx, c.seed, rate=c.dropout)
+
+
+def _rms_norm(f: Any, c: Any, x: Tensor, weight: Tensor | None, eps: Tensor) -> Tensor:
+    y = x * f.rsqrt(f.mean_last(x * x) + eps)
+    return y if weight is None else y * (weight + c.weight_offset)
 
 
 def _centered(f: Any, x: Tensor) -> Tensor:

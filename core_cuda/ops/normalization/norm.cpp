@@ -8,6 +8,7 @@
 #include "core/cpu/float8.h"
 #include "core/cpu/sum.h"
 #include "ops/elementwise/dropout.h"
+#include "ops/normalization/norm_cpu.h"
 
 namespace fusedops {
 
@@ -60,37 +61,10 @@ Status backward_rule(Rule& rule) {
   return {};
 }
 
-using cpu::kBlock;
+using cpu::kBlock, cpu::Moments, cpu::rms_of, cpu::sum_of_blocks;
 
 // 16-bit rows up to this length are widened once for all passes.
 constexpr int64_t kMaxWidenedRow = 4096;
-
-// The sum of body(start, n, row...) over the blocks of rows of equal length. body gets n elements of each row, from
-// `start` on, in the compute type A.
-template <class A, class Sum, class Body, class... Rows>
-Sum sum_of_blocks(int64_t cols, Body body, const Rows*... rows) {
-  return cpu::pairwise_blocks<Sum>(0, (cols + kBlock - 1) / kBlock, [&](int64_t block) {
-    const int64_t start = block * kBlock, n = std::min(kBlock, cols - start);
-    return [&]<size_t... I>(std::index_sequence<I...>) {
-      A buffers[sizeof...(rows)][kBlock];
-      return body(start, n, cpu::widened(rows + start, buffers[I], n)...);
-    }(std::index_sequence_for<Rows...>());
-  });
-}
-
-template <class A>
-struct Moments {
-  A mean;  // 0 for RMSNorm
-  A rstd;
-};
-
-template <class T, class A = compute_t<T>>
-Moments<A> rms_of(const T* row, int64_t cols, double eps) {
-  const auto squares = [](int64_t, int64_t n, const A* x) {
-    return cpu::interleaved_sum<A>(n, [=](int64_t i) { return x[i] * x[i]; });
-  };
-  return {A(0), A(1) / std::sqrt(sum_of_blocks<A, A>(cols, squares, row) / A(cols) + A(eps))};
-}
 
 // Two passes avoid cancellation in the variance. The mean of the deviations from the rounded mean is added to it, which
 // makes the mean of equal numbers exact.

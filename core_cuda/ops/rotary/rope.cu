@@ -1,41 +1,10 @@
 #include "core/cuda/divisor.cuh"
 #include "core/cuda/launch.cuh"
-#include "core/cuda/pack.cuh"
-#include "core/cuda/rounding.cuh"
-#include "ops/rotary/rope.h"
+#include "ops/rotary/rope.cuh"
 
 namespace fusedops {
 namespace cuda {
 namespace {
-
-// Loads kCount elements in the compute type.
-template <bool kAligned, int kCount, class T>
-__device__ void load(const T* from, compute_t<T> (&to)[kCount]) {
-  if constexpr (kAligned) {
-#pragma unroll
-    for (int p = 0; p < kCount; p += kPackSize<T>) {
-      const Pack<T> pack = load_pack<true>(from + p, kPackSize<T>);
-#pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i) to[p + i] = to_compute(pack.values[i]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = to_compute(from[i]);
-  }
-}
-
-template <bool kAligned, int kCount, class T>
-__device__ void store(const compute_t<T> (&from)[kCount], T* to) {
-  if constexpr (kAligned) {
-    Pack<T> pack;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) pack.values[i] = from_compute<T>(from[i]);
-    store_pack<true>(pack, to, kCount);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = from_compute<T>(from[i]);
-  }
-}
 
 // Divisors that decompose an item's index into a position in x, applied from the last to the first.
 template <class T, class Angle>
@@ -75,33 +44,16 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Items<T, Angle> items) {
   load<kAligned>(x + second, in[1]);
   load<kAligned>(call.cos + angles, cos);
   load<kAligned>(call.sin + angles, sin);
-#pragma unroll
-  for (int p = 0; p < kWidth; ++p) {
-    const int at = kInterleaved ? 2 * p : p, other = kInterleaved ? at + 1 : p + kWidth;
-    const A a = in[at / kWidth][at % kWidth], b = in[other / kWidth][other % kWidth];
-    const A s = call.inverse ? -sin[p] : sin[p];
-    out[at / kWidth][at % kWidth] = sum(product(a, cos[p]), -product(b, s));
-    out[other / kWidth][other % kWidth] = sum(product(b, cos[p]), product(a, s));
-  }
+  rotate<kInterleaved>(in, cos, sin, call.inverse, out);
   store<kAligned>(out[0], y + first);
   store<kAligned>(out[1], y + second);
 }
 
-// True if every access can have 16 bytes.
-template <class T, class Angle>
-bool takes_packs(const Rope<T, Angle>& call) {
-  const auto whole = [](int64_t elements) { return elements % kPackSize<T> == 0; };
-  bool aligned = is_aligned(call.x) && is_aligned(call.y) && is_aligned(call.cos) && is_aligned(call.sin);
-  aligned = aligned && whole(call.half) && whole(call.rows.size);
-  for (int i = 0; i < 3; ++i) aligned = aligned && (call.rows.sizes[i] == 1 || whole(call.rows.strides[i]));
-  return aligned;
-}
-
 template <class T, class Angle>
 Status run_on_gpu(const Rope<T, Angle>& call, const Context& context) {
-  const bool aligned = takes_packs(call);
+  const bool aligned = has_packs(call) && are_aligned(call);
   const int64_t width = aligned ? kPackSize<T> : 1, per_row = (call.rows.size - call.half) / width;
-  const int64_t count = call.rows.sizes[0] * call.rows.sizes[1] * call.rows.sizes[2] * per_row;
+  const int64_t count = call.count() * per_row;
   if (count == 0) return {};
   const Items<T, Angle> items{
       call, count, Divisor(per_row), Divisor(call.rows.sizes[2]), Divisor(call.rows.sizes[1]), Divisor(call.per_batch)};

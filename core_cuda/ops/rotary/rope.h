@@ -24,15 +24,34 @@ inline constexpr Signature kRope{
 Operator rope();
 FUSEDOPS_CUDA_KERNEL Status rope_cuda(const Call& call);
 
-// A call of rope. Angle is the type of cos and sin: T, or float with a 16-bit T.
+// Where an operator declares the arguments of a rotation of the rows `x`.
+struct RotaryPlaces {
+  int x, cos, sin;
+  AttributeIndex<int64_t> seq_dim;
+  AttributeIndex<bool> interleaved;
+
+  consteval RotaryPlaces(const Signature& op, const char* x)
+      : x(input_of(op, x)),
+        cos(input_of(op, "cos")),
+        sin(input_of(op, "sin")),
+        seq_dim(attribute_of<int64_t>(op, "seq_dim")),
+        interleaved(attribute_of<bool>(op, "interleaved")) {}
+};
+
+// Checks x, cos and sin. May refine x's shape.
+Status check_rotation(Rule& rule, const RotaryPlaces& at);
+
+// A rotation. Angle is the type of cos and sin: T, or float with a 16-bit T.
 template <class T, class Angle>
 struct Rope {
-  explicit Rope(const Call& call);
+  Rope(const Call& call, const RotaryPlaces& at, T* y, bool inverse);
 
   // The row of cos and sin for row (i, j, k) of x; batch is i / per_batch.
   FUSEDOPS_HD int64_t angle_row(int64_t batch, int64_t j, int64_t k) const {
     return batch * angle_strides[0] + j * angle_strides[1] + k * angle_strides[2];
   }
+
+  int64_t count() const { return rows.sizes[0] * rows.sizes[1] * rows.sizes[2]; }
 
   const T* x;
   const Angle *cos, *sin;  // contiguous rows of `half` elements
@@ -45,19 +64,19 @@ struct Rope {
 };
 
 template <class T, class Angle>
-Rope<T, Angle>::Rope(const Call& call)
-    : x(call.input<T>(input_of(kRope, "x"))),
-      cos(call.input<Angle>(input_of(kRope, "cos"))),
-      sin(call.input<Angle>(input_of(kRope, "sin"))),
-      y(call.output<T>(output_of(kRope, "y"))),
-      rows(as_heads(*call.inputs[input_of(kRope, "x")])),
+Rope<T, Angle>::Rope(const Call& call, const RotaryPlaces& at, T* y, bool inverse)
+    : x(call.input<T>(at.x)),
+      cos(call.input<Angle>(at.cos)),
+      sin(call.input<Angle>(at.sin)),
+      y(y),
+      rows(as_heads(*call.inputs[at.x])),
       per_batch(1),
       angle_strides{0, 0, 0},
-      interleaved(call.attributes[attribute_of<bool>(kRope, "interleaved")]),
-      inverse(call.attributes[attribute_of<bool>(kRope, "inverse")]) {
-  const View &input = *call.inputs[input_of(kRope, "x")], &angles = *call.inputs[input_of(kRope, "cos")];
+      interleaved(call.attributes[at.interleaved]),
+      inverse(inverse) {
+  const View &input = *call.inputs[at.x], &angles = *call.inputs[at.cos];
   half = angles.sizes[angles.rank - 1];
-  const int64_t seq_dim = call.attributes[attribute_of<int64_t>(kRope, "seq_dim")];
+  const int64_t seq_dim = call.attributes[at.seq_dim];
   const bool time_is_last = (seq_dim < 0 ? seq_dim : seq_dim - input.rank) == -2;
   angle_strides[time_is_last ? 2 : 1] = 1;
   if (angles.rank == 2) return;
@@ -67,15 +86,26 @@ Rope<T, Angle>::Rope(const Call& call)
   if (input.rank > 3 && batch > 0) per_batch = rows.sizes[0] / batch;
 }
 
-// Calls body(Rope) with the types of the call.
+// Calls body(Tag<T>, Tag<Angle>) with the types of a rotation.
 template <class Body>
-Status dispatch_rope(const Call& call, Body&& body) {
-  const DType angle = call.inputs[input_of(kRope, "cos")]->dtype;
-  return dispatch(call.outputs[output_of(kRope, "y")].dtype, [&](auto tag) -> Status {
+Status dispatch_rotation(const Call& call, const RotaryPlaces& at, Body&& body) {
+  const DType angle = call.inputs[at.cos]->dtype;
+  return dispatch(call.inputs[at.x]->dtype, [&](auto tag) -> Status {
     using T = typename decltype(tag)::type;
     if constexpr (sizeof(T) == 2)
-      if (angle == DType::f32) return body(Rope<T, float>(call));
-    return body(Rope<T, T>(call));
+      if (angle == DType::f32) return body(tag, Tag<float>());
+    return body(tag, tag);
+  });
+}
+
+// Calls body(Rope) for a call of rope.
+template <class Body>
+Status dispatch_rope(const Call& call, Body&& body) {
+  constexpr RotaryPlaces kPlaces(kRope, "x");
+  return dispatch_rotation(call, kPlaces, [&](auto tag, auto angle) {
+    using T = typename decltype(tag)::type;
+    return body(Rope<T, typename decltype(angle)::type>(call, kPlaces, call.output<T>(output_of(kRope, "y")),
+                                                        call.attributes[attribute_of<bool>(kRope, "inverse")]));
   });
 }
 

@@ -27,6 +27,7 @@ assert_type(fo.bias_act(x, weight, "gelu_tanh"), tf.Tensor)
 assert_type(fo.softmax(x, mask=np.ones((2, 4), bool), causal=True), tf.Tensor)
 assert_type(fo.cross_entropy(x, tf.constant([0, 1]), reduction="none"), tf.Tensor)
 assert_type(fo.rope(tf.ones([2, 1, 4]), cos, sin), tf.Tensor)
+assert_type(fo.rms_norm_rope(tf.ones([2, 1, 4]), None, cos, sin), tf.Tensor)
 coefficients: Sequence[float] = [1, 2.5]
 assert_type(fo.polynomial_activation(x, coefficients, name="p"), tf.Tensor)
 

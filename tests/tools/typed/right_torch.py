@@ -30,6 +30,7 @@ assert_type(fo.bias_act(x, weight, "gelu_tanh"), Tensor)
 assert_type(fo.softmax(x, mask=x > 0, causal=True), Tensor)
 assert_type(fo.cross_entropy(x, torch.tensor([0, 1]), reduction="none"), Tensor)
 assert_type(fo.rope(x[:, None], cos, sin), Tensor)
+assert_type(fo.rms_norm_rope(x[:, None], None, cos, sin), Tensor)
 coefficients: Sequence[float] = [1, 2.5]
 assert_type(fo.polynomial_activation(x, coefficients), Tensor)
 

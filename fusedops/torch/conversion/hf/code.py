@@ -7,6 +7,7 @@ name has another value. The original modules do not change, since unconverted mo
 from __future__ import annotations
 
 import ast
+import copy
 import dis
 import inspect
 from collections.abc import Callable, Iterator
@@ -75,13 +76,14 @@ def with_parameters(function: FunctionType, other: FunctionType) -> FunctionType
     return copied(function, code.replace(co_varnames=names))
 
 
-def with_prepared_input(function: FunctionType) -> FunctionType:
+def with_prepared_input(function: FunctionType, original: FunctionType) -> FunctionType:
     """A forward that calls `function` with its first argument prepared by the parallel plan of the layers within it.
 
-    `function` itself, unless layers and the argument's shape are all that it uses the argument for.
+    `function` itself, unless layers and the argument's shape are all that `original` uses the argument for. The layers
+    of a changed copy of `original` are its own.
     """
     try:
-        layers = layers_of_input(function)
+        layers = layers_of_input(original)
     except source.NoSource:
         return function
     if len(layers) < 2:
@@ -129,7 +131,22 @@ def copied(
 ) -> FunctionType:
     """A copy of a function with other code, global names or closure."""
     names, closure = names or function.__globals__, closure or function.__closure__
-    copy = FunctionType(code or function.__code__, names, function.__name__, function.__defaults__, closure)
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
-    copy.__qualname__, copy.__module__, copy.__doc__ = function.__qualname__, function.__module__, function.__doc__
-    return copy
+    made = FunctionType(code or function.__code__, names, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__, made.__annotations__ = function.__kwdefaults__, function.__annotations__
+    made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
+    return made
+
+
+def compiled(tree: ast.FunctionDef, line: int, like: FunctionType) -> FunctionType:
+    """Compiles a tree to a function like another, with line numbers of its file."""
+    tree = copy.deepcopy(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    tree.returns, tree.args.defaults, tree.args.kw_defaults = None, [], [None] * len(tree.args.kwonlyargs)
+    ast.increment_lineno(tree, line - 1)
+    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), like.__code__.co_filename, "exec")
+    (code,) = (each for each in module.co_consts if isinstance(each, CodeType))
+    made = copied(like, code)
+    made.__signature__ = inspect.signature(like)  # type: ignore[attr-defined]
+    return made

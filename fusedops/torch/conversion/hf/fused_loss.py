@@ -19,10 +19,9 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +29,7 @@ import torch
 from fusedops.conversion import UnknownClass
 from fusedops.functions.common import Reduction
 from fusedops.torch.conversion import source
-from fusedops.torch.conversion.hf.code import copied
+from fusedops.torch.conversion.hf.code import compiled
 from fusedops.torch.conversion.hf.internals import can_return_tuple
 from fusedops.torch.conversion.hf.loss import LanguageModel, averaged, causal_loss, shifted, undecorated
 from fusedops.torch.nn.layer import unfused_input
@@ -174,7 +173,7 @@ def _rewritten(function: FunctionType) -> tuple[str, FunctionType]:
                 ast.copy_location(node, tree.body[head.number])
     made = copy.copy(tree)
     made.body, made.decorator_list = [*tree.body[: head.number], *added, *rest], []
-    return head.name, _compiled(made, line, function)
+    return head.name, compiled(made, line, function)
 
 
 @dataclass(frozen=True)
@@ -237,18 +236,3 @@ def _returned(statement: ast.stmt, head: _Head) -> list[bool]:
     call = statement.value if isinstance(statement, ast.Return) else None
     given = [*call.args, *(each.value for each in call.keywords)] if isinstance(call, ast.Call) else []
     return [isinstance(each, ast.Name) and each.id == head.logits for each in given]
-
-
-def _compiled(tree: ast.FunctionDef, line: int, like: FunctionType) -> FunctionType:
-    """Compiles a tree to a function like another, with line numbers of its file."""
-    tree = copy.deepcopy(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg):
-            node.annotation = None
-    tree.returns, tree.args.defaults, tree.args.kw_defaults = None, [], [None] * len(tree.args.kwonlyargs)
-    ast.increment_lineno(tree, line - 1)
-    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), like.__code__.co_filename, "exec")
-    (code,) = (each for each in module.co_consts if isinstance(each, CodeType))
-    made = copied(like, code)
-    made.__signature__ = inspect.signature(like)  # type: ignore[attr-defined]
-    return made

@@ -118,6 +118,11 @@ class RMSNorm(_RMSNorm, _NormAlone):
 
     plain_add = fused_add
 
+    def fused_rope(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, **options: Any) -> torch.Tensor:
+        """rope(self(x), cos, sin) in one pass. No hooks run, and the kernel must support x."""
+        weight, offset = self._parameter("weight"), self.weight_offset
+        return fo.rms_norm_rope(x, weight, cos, sin, eps=self._eps, weight_offset=offset, **options)
+
 
 class OptionalRMSNorm(RMSNorm):
     """weight · x / rms(x), or x / rms(x) if `with_scale` is False."""

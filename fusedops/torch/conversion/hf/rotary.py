@@ -12,6 +12,7 @@ import torch
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
+from fusedops.torch.conversion.hf import normed_rotary
 from fusedops.torch.conversion.hf.code import with_global, with_parameters, with_prepared_input, without_no_grad
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
@@ -27,9 +28,15 @@ class RotaryAttention(HFLayer):
         found = list(rotations(kind))
         if not found:
             raise UnknownClass("its forward calls no rotary embedding that is known")
+        original = forward
         for name, rotation in found:
-            forward = with_global(forward, name, fused(forward.__globals__[name], rotation))
-        return {"forward": decorate(with_prepared_input(forward))}
+            plain = forward.__globals__[name]
+            forward = with_global(forward, name, fused(plain, rotation))
+            if made := normed_rotary.with_norms(forward, name):
+                read, rotate = _reader(plain, rotation), _Rotate(rotation)
+                value = normed_rotary.fused(read, rotate, forward.__globals__[name])
+                forward = with_global(made, normed_rotary.NAME, value)
+        return {"forward": decorate(with_prepared_input(forward, original))}
 
     def unfused(self) -> str | None:
         return None if any(rotations(self.original)) else "its forward calls no rotary embedding that is known"
@@ -86,7 +93,7 @@ def fused(plain: FunctionType, rotation: Rotation | None = None) -> Callable[...
     """A fused equivalent of a known function, which calls it for inputs that the kernel does not support."""
     rotation = rotation or _rotation(plain)
     assert rotation, f"{plain.__name__} is not known"
-    read, rotate = with_parameters(_CALLS[rotation.call], plain), _Rotate(rotation)
+    read, rotate = _reader(plain, rotation), _Rotate(rotation)
 
     @functools.wraps(plain)
     def apply(*args: Any, **kwargs: Any) -> Any:
@@ -97,6 +104,10 @@ def fused(plain: FunctionType, rotation: Rotation | None = None) -> Callable[...
     return apply
 
 
+def _reader(plain: FunctionType, rotation: Rotation) -> FunctionType:
+    return with_parameters(_CALLS[rotation.call], plain)
+
+
 class _Rotate:
     """Rotates tensors with the kernel, all or none of them."""
 
@@ -105,9 +116,9 @@ class _Rotate:
         self.is_checked = self.has_unequal_copies = False  # of the angles
 
     def __call__(
-        self, tensors: Sequence[Any], cos: Any, sin: Any, unsqueeze_dim: int = 1
+        self, tensors: Sequence[Any], cos: Any, sin: Any, unsqueeze_dim: int = 1, norms: Sequence[Any] | None = None
     ) -> tuple[torch.Tensor, ...] | None:
-        """The rotated tensors, or None if the kernel does not support them.
+        """The rotated tensors, or None if the kernel does not support them. `norms` are those of the tensors before.
 
         Tensors are [B, H, T, D], or [B, T, H, D] for unsqueeze_dim 2. Angles are [1 or B, T, …].
         """
@@ -118,16 +129,20 @@ class _Rotate:
         cos, sin = self._angles(cos), self._angles(sin)
         if self.rotation.opposite:
             sin = -sin
-        return tuple(self._rotated(x, cos, sin, unsqueeze_dim) for x in tensors)
+        kernels = [fo.rope] * len(tensors) if norms is None else [norm.fused_rope for norm in norms]
+        pairs = zip(kernels, tensors, strict=True)
+        return tuple(self._rotated(kernel, x, cos, sin, unsqueeze_dim) for kernel, x in pairs)
 
-    def _rotated(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int) -> torch.Tensor:
+    def _rotated(
+        self, rope: Callable[..., Any], x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int
+    ) -> Any:
         """Keeps x's memory layout, mostly [B, T, H, D] from a product, so that no product needs a copy."""
         interleaved = self.rotation.interleaved
         if unsqueeze_dim == 2:
-            return fo.rope(x, cos, sin, interleaved=interleaved)
+            return rope(x, cos, sin, interleaved=interleaved)
         if x.stride(1) > x.stride(2):
-            return fo.rope(x, cos, sin, seq_dim=-2, interleaved=interleaved)
-        return fo.rope(x.transpose(1, 2), cos, sin, interleaved=interleaved).transpose(1, 2)
+            return rope(x, cos, sin, seq_dim=-2, interleaved=interleaved)
+        return rope(x.transpose(1, 2), cos, sin, interleaved=interleaved).transpose(1, 2)
 
     def _fits(self, x: torch.Tensor, cos: torch.Tensor, position: int) -> bool:
         """True if the kernel supports x and cos. It has no gradient of the angles."""
