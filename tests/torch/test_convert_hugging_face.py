@@ -159,6 +159,20 @@ def test_hooks_of_what_the_kernels_compute_as_well_are_called(fo, llama, inputs,
     assert_close([got, seen[1]], [plain, seen[0]])
 
 
+@pytest.mark.parametrize("name", ["qwen3", "gemma3"])
+def test_norms_of_queries_that_the_kernel_does_not_compute(torch_backend, fo, transformers, inputs, name):
+    """Norms with hooks or of another class are called with the shapes of the original, and the result is the same."""
+    model = FAMILIES[name].build(device=torch_backend.device)
+    shapes = []
+    model.model.layers[0].self_attn.q_norm.register_forward_hook(lambda module, given, out: shapes.append(out.shape))
+    plain = model(**inputs).logits
+    norm = model.model.layers[1].self_attn.k_norm
+    converted(fo, model)
+    fo.revert(norm)
+    torch_backend.torch.testing.assert_close(model(**inputs).logits, plain, rtol=1e-4, atol=1e-5)
+    assert len(shapes) == 2 and shapes[0] == shapes[1]
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_hooks_of_all_modules_are_called(torch_backend, fo, transformers, inputs, name):
     """torch's global module hooks."""

@@ -81,8 +81,8 @@ def scaled_dot_product_attention(
     is_known = _is_attended(query, key, value, attn_mask, enable_gqa)
     is_known = is_known and not (is_causal and (attn_mask is not None or query.shape[-2] != key.shape[-2]))
     if not is_known or not isinstance(scale, float | int | None) or not 0 <= dropout_p < 1:
-        options = {"scale": scale, "enable_gqa": enable_gqa}
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        rest = (attn_mask, dropout_p, is_causal)
+        return functional.scaled_dot_product_attention(query, key, value, *rest, scale=scale, enable_gqa=enable_gqa)
     # The result has the memory layout of torch's fused kernels: positions before heads.
     rows = (x.transpose(-3, -2) for x in (query, key, value))
     return fo.attention(*rows, causal=is_causal, scale=scale, mask=attn_mask, dropout=dropout_p).transpose(-3, -2)

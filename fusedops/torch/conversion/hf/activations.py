@@ -78,7 +78,7 @@ def unfused_activation(activation: Any) -> str | None:
 class QuickGELU(HFLayer):
     """x · sigmoid(1.702 x), in one pass."""
 
-    fused: ClassVar[Callable[[torch.Tensor], torch.Tensor]]
+    fused: ClassVar[Callable[..., torch.Tensor]]
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
@@ -88,4 +88,6 @@ class QuickGELU(HFLayer):
         return unfused_pass(inputs[0]) if inputs else super().why_not()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.original.forward(self, x) if self.why_not(x) else self.fused(x)  # type: ignore[attr-defined]
+        if self.why_not(x):
+            return self.original.forward(self, x)  # type: ignore[attr-defined]
+        return type(self).fused(x)

@@ -123,9 +123,11 @@ def _attend(
     if packed := _packed(attention_mask, options):
         unfused = why_not(query, key, value, masks.Visible(keys), scaling, **options)
         if not dropout and not leaves_cap_out and unfused is None:
-            rows = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-            varlen = {"causal": causal, "scale": scaling, "window": window, "softcap": softcap or 0.0}
-            return fo.attention_varlen(*rows, *packed, **varlen).unflatten(0, (query.shape[0], queries)), None
+            q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+            y = fo.attention_varlen(
+                q, k, v, *packed, causal=causal, scale=scaling, window=window, softcap=softcap or 0.0
+            )
+            return y.view(query.shape[0], queries, *y.shape[1:]), None
         attention_mask = masks.of_packed(packed[0], query.shape[0], queries, causal, window)
     is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
     if (
