@@ -24,7 +24,7 @@ inline constexpr Signature kRope{
 Operator rope();
 FUSEDOPS_CUDA_KERNEL Status rope_cuda(const Call& call);
 
-// Where an operator declares the arguments of a rotation of the rows `x`.
+// Places of the arguments of a rotation in a signature; `x` has the rows.
 struct RotaryPlaces {
   int x, cos, sin;
   AttributeIndex<int64_t> seq_dim;

@@ -8,7 +8,7 @@
 
 namespace fusedops::cpu {
 
-// Where a row begins, in elements.
+// The first element of a row.
 inline int64_t offset_of(const Heads& rows, int64_t row) {
   const int64_t k = row % rows.sizes[2], j = row / rows.sizes[2] % rows.sizes[1];
   return row / rows.sizes[2] / rows.sizes[1] * rows.strides[0] + j * rows.strides[1] + k * rows.strides[2];

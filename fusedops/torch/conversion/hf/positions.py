@@ -18,7 +18,7 @@ from typing import Any
 
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
-from fusedops.torch.conversion.hf.attention import NAMES
+from fusedops.torch.conversion.hf import implementation
 from fusedops.torch.conversion.hf.code import copied, with_global
 from fusedops.torch.conversion.hf.layer import HFLayer
 
@@ -45,7 +45,7 @@ class OwnPositions(HFLayer):
             made = with_global(made, name, _without_positions(plain.__globals__[name]))
         unpacked = _wrapped_alike(theirs, plain, made)
         number = plain.__code__.co_varnames.index(_POSITIONS) - 1  # without self
-        ours = frozenset(NAMES.values())
+        ours = frozenset(implementation.names().values())
 
         @functools.wraps(theirs)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
