@@ -89,7 +89,7 @@ except TypeError as error:
 
 
 BEFORE = """
-import fusedops.torch, importlib.util
+import importlib.util, torch, fusedops.torch
 importlib.util.find_spec('torch.distributed.tensor')
 assert 'torch.distributed.tensor' not in sys.modules
 """
