@@ -177,6 +177,17 @@ Matmul& Matmul::to_sums(bool add) {
   return *this;
 }
 
+Matmul& Matmul::to_halves(void* low, bool add, bool round) {
+  this->low = low;
+  adds = add, rounds = round;
+  return without_workspace();
+}
+
+int64_t Matmul::rows_of_halves() const {
+  constexpr int64_t kBytes = 16 << 20;
+  return std::clamp<int64_t>(kBytes / (std::max<int64_t>(n, 1) * sizeof(float)), 1, std::max<int64_t>(m, 1));
+}
+
 Matmul& Matmul::without_workspace() {
   can_copy = false;
   splits = 0;
@@ -184,6 +195,7 @@ Matmul& Matmul::without_workspace() {
 }
 
 size_t Matmul::workspace() const {
+  if (low) return rows_of_halves() * n * sizeof(float);
   return AlignedCopies(*this).bytes() + splits * m * n * size_of(compute_dtype(dtype));
 }
 

@@ -111,6 +111,8 @@ Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace
       return {};
     case ProductKernel::fill:
       return fill(product, context);
+    case ProductKernel::blocks_of_halves:
+      return blocks_of_halves(product, gpu, workspace, context);
     case ProductKernel::aligned_copies:
       return multiply_copies(product, problem.copies, gpu, workspace, context);
     case ProductKernel::tma_parts:
@@ -118,6 +120,8 @@ Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace
     case ProductKernel::split_k:
       return matmul_split_k(product, gpu, workspace, context);
 #ifdef FUSEDOPS_SM90
+    case ProductKernel::sm90_halves:
+      return halves_sm90(product, context);
     case ProductKernel::sm90_split:
       return split_sums_sm90(product, context);
     case ProductKernel::sm90_swap_ab:

@@ -1,6 +1,9 @@
 // matmul: c = op(a) @ op(b), where op transposes the last two dimensions or not.
 #pragma once
 
+#include <bit>
+
+#include "core/common/element.h"
 #include "core/declaration/operator.h"
 
 namespace fusedops {
@@ -36,6 +39,17 @@ struct Epilogue {
   bool is_empty() const { return !bias && !activation && !z; }
 };
 
+// A float32 sum as its upper and its lower 16 bits. The upper ones are the sum as bf16, rounded toward zero.
+struct Halves {
+  uint16_t upper, lower;
+
+  FUSEDOPS_HD static Halves of(float sum) {
+    const auto bits = std::bit_cast<uint32_t>(sum);
+    return {uint16_t(bits >> 16), uint16_t(bits)};
+  }
+  FUSEDOPS_HD float sum() const { return std::bit_cast<float>(uint32_t(upper) << 16 | lower); }
+};
+
 // One product per batch: c [batch, m, n] = a [batch, m, k] @ b [batch, k, n]. c is row-major.
 struct Matmul {
   struct Matrix {
@@ -62,6 +76,14 @@ struct Matmul {
   // Makes c the sums in the compute type, without an epilogue. `add`: they are added to c.
   Matmul& to_sums(bool add);
 
+  // Makes c the upper halves of float32 sums, whose lower halves are in `low`, laid out as c. A bf16 product over
+  // several chunks of k is then summed exactly, with 16 bits per element besides c. `add`: adds to the sums. `round`:
+  // stores the rounded sums in c, and no halves.
+  Matmul& to_halves(void* low, bool add, bool round);
+
+  // Rows of c that a kernel without an epilogue for halves computes at a time, in a workspace.
+  int64_t rows_of_halves() const;
+
   // Disables split-K and aligned copies, which need a workspace.
   Matmul& without_workspace();
 
@@ -74,7 +96,8 @@ struct Matmul {
   Matrix a, b;
   void* c;
   int64_t c_stride;  // row stride; n for a product with an epilogue
-  bool has_compute_dtype_c = false, adds = false;
+  bool has_compute_dtype_c = false, adds = false, rounds = false;
+  void* low = nullptr;     // null: c is not in halves
   bool can_copy = true;    // the workspace has room for aligned copies
   bool is_split = false;   // the batch consists of splits of k
   Epilogue epilogue = {};  // empty if there is a batch

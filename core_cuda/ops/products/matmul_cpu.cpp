@@ -86,6 +86,20 @@ void finish_zeros(const Matmul& call) {
   }
 }
 
+// Adds n adjacent sums to the halves from element `at` of c on, or rounds them (Matmul::to_halves).
+inline void finish_halves(const Matmul& call, int64_t at, int64_t n, float* sums) {
+  auto *const upper = static_cast<uint16_t*>(call.c) + at, *const lower = static_cast<uint16_t*>(call.low) + at;
+  if (call.adds)
+#pragma GCC ivdep
+    for (int64_t i = 0; i < n; ++i) sums[i] += Halves{upper[i], lower[i]}.sum();
+  if (call.rounds) return write(sums, static_cast<bf16*>(call.c) + at, n);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) {
+    const auto halves = Halves::of(sums[i]);
+    upper[i] = halves.upper, lower[i] = halves.lower;
+  }
+}
+
 template <class T>
 Lines<T> lines(const Matmul::Matrix& matrix, bool along_k, int64_t batch) {
   return {static_cast<const T*>(matrix.data) + batch * matrix.batch_stride, along_k, matrix.stride};
@@ -163,6 +177,11 @@ class Product {
     if (!has_sum_buffer() && call_.epilogue.is_empty()) return;
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t row = at + i * call_.c_stride;
+      if constexpr (std::is_same_v<T, bf16>)
+        if (call_.low) {
+          finish_halves(call_, row, cols, sums + i * stride);
+          continue;
+        }
       if (call_.adds)
         add(sums + i * stride, static_cast<A*>(call_.c) + row, cols);
       else
@@ -284,7 +303,7 @@ Status multiply_cpu(const Matmul& product, const Context& context) {
     const bool is_vector = product.m == 1 || (product.n == 1 && product.c_stride == 1);
     if (product.k == 0)
       finish_zeros<T>(product);
-    else if (is_vector && !product.has_compute_dtype_c)
+    else if (is_vector && !product.has_compute_dtype_c && !product.low)
       run(VectorProduct<T>(product), context);
     else
       run(Product<T>(product), context);

@@ -50,6 +50,17 @@ constexpr ProductEntry kProducts[] = {
   {K::fill, "fill",
    [](P p, G) { return p.product.k == 0; },
    "k is 0"},
+
+  // float32 sums in halves: Matmul::to_halves.
+  {K::sm90_halves, "sm90 ping-pong halves 128x128",
+   [](P p, G gpu) {
+     return p.product.low && gpu.has_sm90_kernels && can_tma_load_and_store(p.product) && !is_small(p.product) &&
+            p.product.a.transposed && !p.product.b.transposed && is_16_byte_aligned(p.product.low);
+   },
+   "sums in halves, aligned"},
+  {K::blocks_of_halves, "blocks of halves",
+   [](P p, G) { return p.product.low != nullptr; },
+   "sums in halves"},
   {K::aligned_copies, "aligned copies",
    [](P p, G) { return p.is_copied; },
    "rows of a or b that TMA or 16-byte copies cannot read"},

@@ -17,6 +17,8 @@ namespace fusedops::cuda {
 enum class ProductKernel {
   none,
   fill,
+  sm90_halves,
+  blocks_of_halves,
   aligned_copies,
   sm90_split,
   sm90_swap_ab,

@@ -33,6 +33,11 @@ Status sums_sm90(const Matmul& product, const Context& context);
 Status swap_ab_f16_sm90(const Matmul& product, const SwapAbChoice& tile, const Context& context);
 Status swap_ab_bf16_sm90(const Matmul& product, const SwapAbChoice& tile, const Context& context);
 
+// c in halves (Matmul::to_halves): any product; or, on compute capability 9.x, one whose a is transposed and whose b is
+// not, all of which TMA can load and store.
+Status blocks_of_halves(const Matmul& product, const GpuProperties& gpu, void* workspace, const Context& context);
+Status halves_sm90(const Matmul& product, const Context& context);
+
 // Small tiles, for the splits of a split-K product.
 Status split_sums_sm90(const Matmul& part, const Context& context);
 
