@@ -14,6 +14,7 @@ Shape = Sequence[int]
 Formula = Callable[..., int]
 
 FLOPS: dict[str, Formula] = {}
+_GRADIENTS = ("dx", "dweight", "dbias")  # of linear_cross_entropy
 
 
 def flops(operator: str) -> Callable[[Formula], Formula]:
@@ -24,6 +25,10 @@ def flops(operator: str) -> Callable[[Formula], Formula]:
         return formula
 
     return declare
+
+
+def _is_given(saved: Shape | None) -> bool:
+    return saved is not None and prod(saved) > 0
 
 
 @flops("matmul")
@@ -42,22 +47,30 @@ def _matmul_backward(
 
 
 @flops("linear")
-@flops("linear_cross_entropy")
 def _linear(x: Shape, weight: Shape, transpose_weight: bool, **_: Any) -> int:
     return 2 * prod(x) * (weight[0] if transpose_weight else weight[1])
 
 
 @flops("linear_backward")
 def _linear_backward(x: Shape, weight: Shape, z: Shape | None, activation: str, **options: Any) -> int:
-    recomputes = activation != "identity" and (z is None or prod(z) == 0)
+    recomputes = activation != "identity" and not _is_given(z)
     return int(recomputes + options["need_dx"] + options["need_dweight"]) * _linear(x, weight, **options)
+
+
+@flops("linear_cross_entropy")
+def _linear_cross_entropy(
+    x: Shape, weight: Shape, transpose_weight: bool, keep_dx: bool, keep_dweight: bool, **_: Any
+) -> int:
+    return (1 + keep_dx + keep_dweight) * _linear(x, weight, transpose_weight)
 
 
 @flops("linear_cross_entropy_backward")
 def _linear_cross_entropy_backward(
-    x: Shape, weight: Shape, transpose_weight: bool, need_dx: bool, need_dweight: bool, **_: Any
+    x: Shape, weight: Shape, bias: Shape | None, transpose_weight: bool, **rest: Any
 ) -> int:
-    return (1 + need_dx + need_dweight) * _linear(x, weight, transpose_weight)
+    dx, dweight, dbias = (rest[f"need_{name}"] and not _is_given(rest[f"unit_{name}"]) for name in _GRADIENTS)
+    recomputes = dx or dweight or (dbias and bias is not None)
+    return (recomputes + dx + dweight) * _linear(x, weight, transpose_weight)
 
 
 @flops("gated_linear")
@@ -67,7 +80,7 @@ def _gated_linear(x: Shape, gate_weight: Shape, transpose_weight: bool, **_: Any
 
 @flops("gated_linear_backward")
 def _gated_linear_backward(x: Shape, gate_weight: Shape, gate: Shape | None, **options: Any) -> int:
-    recomputes = gate is None or prod(gate) == 0
+    recomputes = not _is_given(gate)
     products = 2 * recomputes + 2 * options["need_dx"] + options["need_dgate_weight"] + options["need_dup_weight"]
     return int(products) * _linear(x, gate_weight, **options)
 

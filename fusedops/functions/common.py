@@ -22,6 +22,11 @@ def may_need_gradient(*tensors: Tensor | None) -> bool:
     raise NotImplementedError  # set per framework by `define`
 
 
+def may_keep_gradient(x: Tensor | None) -> bool:
+    """True if a forward may compute the gradient of x for its backward. If that is unknown, False."""
+    raise NotImplementedError  # a framework's
+
+
 def seed_of(function: str, seed: Tensor | Sequence[int] | None, x: Tensor) -> Tensor:
     """The seed of a public function's call as an operator takes it."""
     raise NotImplementedError  # set per framework by `define`

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusedops.functions.common import Reduction, Refused, Tensor, ops
+from fusedops.functions.common import Reduction, Refused, Tensor, may_keep_gradient, ops
 from fusedops.functions.refusal import refuse
 
 
@@ -79,9 +79,11 @@ def linear_cross_entropy(
 ) -> Tensor:
     """cross_entropy(softcap(x Wᵀ + bias), labels): the loss of a language model, without the logits.
 
-    The logits exist a block at a time, in the compute dtype: they are rounded nowhere. The backward computes them
-    again, which is a fourth product in place of the memory for all logits and for their gradients. What it takes
-    beside the gradients themselves does not grow with the number of classes.
+    The logits exist a block at a time, in the compute dtype: they are rounded nowhere. If a gradient is wanted when the
+    function is called, the gradients are computed along with the loss, and the backward scales them: three products,
+    with memory for some rows of the logits in place of all. For 16-bit inputs of many rows the gradient of the weight
+    takes twice its size meanwhile. With `reduction="none"`, in float16, or if no gradient was wanted, the backward
+    computes the logits again: four products.
 
     Args:
         x: [..., in], float64, float32, float16 or bfloat16.
@@ -100,9 +102,10 @@ def linear_cross_entropy(
 
     Gradient:
         With dz, the gradient of x Wᵀ: dx = dz W, dW = dzᵀ x, and dbias is the sum of dz over all rows. dz is rounded to
-        x's dtype; the products sum in the compute dtype over all rows and over all classes, and round once. It can be
-        differentiated again with respect to the upstream gradient, x, weight and bias, by the formula that has all
-        logits.
+        x's dtype; the products sum in the compute dtype over all rows and over all classes, and round once. "mean" and
+        "sum", except in float16, then multiply by the upstream gradient and round again. The bits do not depend on
+        when the gradients are computed. They can be differentiated again with respect to the upstream gradient, x,
+        weight and bias, by the formula that has all logits.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
@@ -130,7 +133,8 @@ def linear_cross_entropy(
     """
     if more or others:
         refuse("linear_cross_entropy", more, others)
-    loss, _, _ = ops.linear_cross_entropy(
+    keeps = reduction != "none"
+    loss, _, _, _, _, _ = ops.linear_cross_entropy(
         x,
         weight,
         labels,
@@ -140,5 +144,8 @@ def linear_cross_entropy(
         reduction=reduction,
         softcap=softcap,
         transpose_weight=transpose_weight,
+        keep_dx=keeps and may_keep_gradient(x),
+        keep_dweight=keeps and may_keep_gradient(weight),
+        keep_dbias=keeps and may_keep_gradient(bias),
     )
     return loss

@@ -13,7 +13,7 @@ from fusedops.tf import expressions
 from fusedops.tf.naming import with_name
 from fusedops.tf.operators import OPERATORS as ops
 from fusedops.tf.randomness import seed_of
-from fusedops.tf.recording import may_need_gradient
+from fusedops.tf.recording import may_keep_gradient, may_need_gradient
 from fusedops.tf.tensors import Tensor, TensorLike, Variable
 from fusedops.tf.text import unconverted
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager import record
 
 
@@ -13,6 +14,16 @@ def may_need_gradient(*_: Any) -> bool:
     If a function is traced without a tape and differentiated as a whole, its backward recomputes unsaved tensors.
     """
     return bool(record.could_possibly_record())
+
+
+def may_keep_gradient(x: Any) -> bool:
+    """True if an open tape watches x, or will once it reads x, a trainable variable.
+
+    An unused result costs as much as a used one, so that graphs for inference must not have it.
+    """
+    if not may_need_gradient():
+        return False
+    return is_watched(x) if tf.is_tensor(x) else bool(getattr(x, "trainable", False))
 
 
 def is_watched(tensor: Any) -> bool:

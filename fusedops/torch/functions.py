@@ -12,7 +12,7 @@ from fusedops.torch import expressions
 from fusedops.torch.errors import renamed
 from fusedops.torch.operators import OPERATORS as ops
 from fusedops.torch.randomness import seed_of
-from fusedops.torch.recording import may_need_gradient
+from fusedops.torch.recording import may_keep_gradient, may_need_gradient
 from fusedops.torch.sequences import integers_of, ring_of_context
 
 TensorLike = Variable = Tensor

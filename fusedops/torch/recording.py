@@ -15,6 +15,14 @@ def may_need_gradient(*tensors: Any) -> bool:
     return torch.is_grad_enabled() and any(map(_requires_grad, tensors)) and not is_traced()
 
 
+def may_keep_gradient(x: Any) -> bool:
+    """True if reverse mode may need the gradient of x.
+
+    A shard of a DTensor has no gradient before its process has the sums of the others.
+    """
+    return may_need_gradient(x) and not internals.is_distributed(x)
+
+
 def is_traced() -> bool:
     """True while TorchScript's tracer records a graph, which must run with and without gradients."""
     return not torch.compiler.is_compiling() and internals.tracing_state() is not None

@@ -8,13 +8,9 @@
 namespace fusedops {
 namespace {
 
-constexpr LinearArguments kAt = kLinearCrossEntropy, kBackwardAt = kLinearCrossEntropyBackward;
-constexpr int kDx = output_of(kLinearCrossEntropyBackward, "dx"),
-              kDweight = output_of(kLinearCrossEntropyBackward, "dweight"),
-              kDbias = output_of(kLinearCrossEntropyBackward, "dbias");
-constexpr auto kNeedDx = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dx");
-constexpr auto kNeedDweight = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dweight");
-constexpr auto kNeedDbias = attribute_of<bool>(kLinearCrossEntropyBackward, "need_dbias");
+constexpr const GradientPlaces &kAt = kKeptGradients, &kBackwardAt = kNeededGradients;
+constexpr auto kReduction = attribute_of<std::string>(kLinearCrossEntropy, "reduction");
+constexpr auto kBackwardReduction = attribute_of<std::string>(kLinearCrossEntropyBackward, "reduction");
 
 Status check_linear(Rule& rule, const LinearArguments& at, Shape* logits) {
   return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], logits);
@@ -23,29 +19,49 @@ Status check_linear(Rule& rule, const LinearArguments& at, Shape* logits) {
 Status forward_rule(Rule& rule) {
   Shape logits;
   FUSEDOPS_TRY(check_linear(rule, kAt, &logits));
-  return loss_rule(rule, kLinearCrossEntropy, kAt.x, logits);
+  FUSEDOPS_TRY(loss_rule(rule, kLinearCrossEntropy, kAt.x, logits));
+  const bool is_unit = has_unit_gradients(rule.attributes, kReduction, rule.inputs[kAt.x].dtype);
+  const auto kept = [&](const GradientPlace& gradient, int input) {
+    rule.outputs[gradient.output] = rule.gradient(input, is_unit && rule.attributes[gradient.asked], kAt.x);
+  };
+  kept(kAt.dx, kAt.x);
+  kept(kAt.dweight, kAt.weight);
+  kept(kAt.dbias, kAt.bias);
+  return {};
 }
 
 Status backward_rule(Rule& rule) {
   Shape logits;
   FUSEDOPS_TRY(check_linear(rule, kBackwardAt, &logits));
   FUSEDOPS_TRY(loss_backward_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x, logits));
-  const Shape &x = rule.inputs[kBackwardAt.x], &weight = rule.inputs[kBackwardAt.weight],
-              &bias = rule.inputs[kBackwardAt.bias];
-  const bool need_dbias = bias.present && rule.attributes[kNeedDbias];
-  rule.outputs[kDx] = rule.attributes[kNeedDx] ? x : Shape::of(x.dtype, {0});
-  rule.outputs[kDweight] = rule.attributes[kNeedDweight] ? weight : Shape::of(x.dtype, {0});
-  rule.outputs[kDbias] = need_dbias ? bias : Shape::of(x.dtype, {0});
-  return {};
+  const auto needed = [&](const GradientPlace& gradient, int input) -> Status {
+    rule.outputs[gradient.output] = rule.gradient(input, rule.attributes[gradient.asked], kBackwardAt.x);
+    const Shape& unit = rule.inputs[gradient.unit];
+    const bool is_empty = unit.ranked && unit.rank == 1 && unit.dims[0] == 0;
+    return unit.present && !is_empty ? rule.same_as(gradient.unit, input) : Status();
+  };
+  FUSEDOPS_TRY(needed(kBackwardAt.dx, kBackwardAt.x));
+  FUSEDOPS_TRY(needed(kBackwardAt.dweight, kBackwardAt.weight));
+  return needed(kBackwardAt.dbias, kBackwardAt.bias);
 }
 
-size_t forward_workspace(const Call& call) {
-  const LinearLogits linear(call, kAt);
+size_t loss_memory(const LinearLogits& linear) {
   return linear.dtype == DType::f64 ? LossMemory<double>(linear, nullptr).memory.taken()
                                     : LossMemory<float>(linear, nullptr).memory.taken();
 }
 
-size_t backward_workspace(const Call& call) { return LossProducts(call, nullptr).workspace(); }
+size_t forward_workspace(const Call& call) {
+  const bool keeps = has_kept_gradients(call);
+  const auto division = keeps ? LinearLogits::by_rows : LinearLogits::by_columns;
+  const LinearLogits linear(call, kAt, division);
+  return loss_memory(linear) + (keeps ? LossProducts(call, kAt, division, nullptr).workspace() : linear.block_bytes());
+}
+
+size_t backward_workspace(const Call& call) {
+  if (!is_unit_backward(call)) return LossProducts(call, kBackwardAt, LinearLogits::by_columns, nullptr).workspace();
+  const LossProducts products(call, kBackwardAt, LinearLogits::by_rows, nullptr);
+  return products.any() ? loss_memory(products.linear) + products.workspace() : 0;
+}
 
 struct Cpu {
   template <class A>
@@ -68,31 +84,63 @@ struct Cpu {
   }
 
   template <class A, class T>
+  static Status sum_rows(const Losses<A>& losses, const LinearLogits& linear, const LogitBlock<T>& block, T*,
+                         const LossMemory<A>& memory, int64_t tile, const Context& context) {
+    FUSEDOPS_TRY(multiply(linear.product(block), nullptr, context));
+    return reduce_block(losses, block, memory, tile, context);
+  }
+
+  template <class A, class T>
   static Status reduce_block(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
                              int64_t tile, const Context& context) {
+    constexpr int64_t kTile = LossTiles::kTileBytes / sizeof(A);
+    const bool is_plain = !block.bias && block.cap == 0;
     context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
+      A buffer[kTile];
       for (int64_t i = begin; i < end; ++i) {
-        A* const x = block.products + i * block.columns;
-        if (block.bias || block.cap != 0)
-#pragma GCC ivdep
-          for (int64_t j = 0; j < block.columns; ++j) x[j] = block.logit(x[j], j).value;
-        const int64_t row = block.row + i, at = losses.labels[row] - block.first_class;
-        if (at >= 0 && at < block.columns) memory.label_logits[row] = x[at];
-        constexpr int64_t kTile = LossTiles::kTileBytes / sizeof(A);
+        const int64_t row = block.row + i, label = losses.labels[row] - block.first_class;
         RowStats<A>* to = memory.tile_stats + row * memory.tiles + tile;
-        for (int64_t j = 0; j < block.columns || j == 0; j += kTile)
-          *to++ = cpu::row_stats(losses, x + j, std::min(kTile, block.columns - j));
+        for (int64_t j = 0; j < block.columns || j == 0; j += kTile) {
+          const A* x = block.products + i * block.columns + j;
+          const int64_t size = std::min(kTile, block.columns - j);
+          if (!is_plain) {
+#pragma GCC ivdep
+            for (int64_t k = 0; k < size; ++k) buffer[k] = block.logit(x[k], j + k).value;
+            x = buffer;
+          }
+          if (label >= j && label < j + size) memory.label_logits[row] = x[label - j];
+          *to++ = cpu::row_stats(losses, x, size);
+        }
       }
     });
     return {};
   }
 
   template <class A>
+  static Status count(const Losses<A>& losses, const Call& call) {
+    int64_t count;
+    FUSEDOPS_TRY(cpu::count_rows(losses, call.op.name, &count));
+    *losses.count = static_cast<A>(count);
+    return {};
+  }
+
+  template <class A>
+  static Status finish_rows(const Losses<A>& losses, const LossMemory<A>& memory, int64_t row, int64_t rows,
+                            const Context& context) {
+    cpu::finish_rows(losses, row, rows, context, 50, memory.losses, sums_of(losses, memory), label_logit_of(memory));
+    return {};
+  }
+
+  template <class A>
+  static Status finish_total(const Losses<A>& losses, const LossMemory<A>& memory, const Context&) {
+    cpu::finish_total(losses, memory.losses);
+    return {};
+  }
+
+  template <class A>
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
-    return cpu::finish_losses(
-        losses, call.op.name, call.context, 50, memory.losses,
-        [&](int64_t row) { return losses.combined(memory.tile_stats + row * memory.tiles, memory.tiles); },
-        [&](int64_t row, int64_t) { return memory.label_logits[row]; });
+    return cpu::finish_losses(losses, call.op.name, call.context, 50, memory.losses, sums_of(losses, memory),
+                              label_logit_of(memory));
   }
 
   template <class A, class T>
@@ -113,6 +161,8 @@ struct Cpu {
           const auto logit = block.logit(x[j], j);
           return derivative(logit.value) * logit.slope;
         };
+        const bool has_label = at >= 0 && at < block.columns;
+        const A of_label_logit = has_label ? value(of_label, at) : A(0);  // first: dz may have the memory of the sums
         A buffer[cpu::kBlock];
         for (int64_t start = 0; start < block.columns; start += cpu::kBlock) {
           const int64_t size = std::min(cpu::kBlock, block.columns - start);
@@ -120,23 +170,37 @@ struct Cpu {
           for (int64_t j = 0; j < size; ++j) buffer[j] = value(each, start + j);
           for (int64_t j = 0; j < size; ++j) to[start + j] = from_compute<T>(buffer[j]);
         }
-        if (at >= 0 && at < block.columns) to[at] = from_compute<T>(value(of_label, at));
+        if (has_label) to[at] = from_compute<T>(of_label_logit);
       }
     });
     return {};
   }
 
-  // Rounds sums to c.
-  static Status round(const void* sums, const Matmul& product, const Context& context) {
+  // c from `count` sums [m, n], added in order and rounded.
+  static Status finish_sums(const Matmul& product, const void* sums, int64_t count, const Context& context) {
     return dispatch(product.dtype, [&](auto tag) -> Status {
       using T = typename decltype(tag)::type;
       const auto* const from = static_cast<const compute_t<T>*>(sums);
-      context.parallel_for(product.m, 10 + product.n / 4, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin * product.n; i < end * product.n; ++i)
-          static_cast<T*>(product.c)[i] = from_compute<T>(from[i]);
+      const int64_t size = product.m * product.n;
+      context.parallel_for(size, count, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          compute_t<T> sum = from[i];
+          for (int64_t j = 1; j < count; ++j) sum += from[j * size + i];
+          static_cast<T*>(product.c)[i] = from_compute<T>(sum);
+        }
       });
       return {};
     });
+  }
+
+ private:
+  template <class A>
+  static auto sums_of(const Losses<A>& losses, const LossMemory<A>& memory) {
+    return [&](int64_t row) { return losses.combined(memory.tile_stats + row * memory.tiles, memory.tiles); };
+  }
+  template <class A>
+  static auto label_logit_of(const LossMemory<A>& memory) {
+    return [&](int64_t row, int64_t) { return memory.label_logits[row]; };
   }
 };
 
@@ -152,7 +216,31 @@ Status backward_cpu(const Call& call) {
 
 }  // namespace
 
-LinearLogits::LinearLogits(const Call& call, const LinearArguments& at) {
+bool has_kept_gradients(const Call& call) {
+  if (!has_unit_gradients(call.attributes, kReduction, call.inputs[kAt.x]->dtype)) return false;
+  return kAt.dx.is_computed(call) || kAt.dweight.is_computed(call) ||
+         (call.inputs[kAt.bias] && kAt.dbias.is_computed(call));
+}
+
+bool is_unit_backward(const Call& call) {
+  return has_unit_gradients(call.attributes, kBackwardReduction, call.inputs[kBackwardAt.x]->dtype);
+}
+
+Status scale_gradients(const Call& call) {
+  for (const GradientPlace& gradient : {kBackwardAt.dx, kBackwardAt.dweight, kBackwardAt.dbias}) {
+    const View& to = call.outputs[gradient.output];
+    if (!call.attributes[gradient.asked] || to.numel() == 0) continue;
+    const View* const given = gradient.given(call);
+    SubCall<kScale> scale(call);
+    scale.input<"x">() = given ? given : &to;
+    scale.input<"factor">() = call.inputs[input_of(kLinearCrossEntropyBackward, "dloss")];
+    scale.output<"y">() = to;
+    FUSEDOPS_TRY(scale.run(nullptr));
+  }
+  return {};
+}
+
+LinearLogits::LinearLogits(const Call& call, const LinearArguments& at, Division division) {
   const View &xs = *call.inputs[at.x], &weights = *call.inputs[at.weight];
   const View* const biases = call.inputs[at.bias];
   const bool transpose = call.attributes[at.transpose_weight];
@@ -165,81 +253,122 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at) {
   softcap = call.attributes[at.softcap];
   first_class = call.attributes[at.first_class];
 
-  const int64_t size = size_of(compute_dtype(dtype)), tile = LossTiles::kTileBytes / size;
-  const int64_t tiles = kGradientBytes / (std::max<int64_t>(rows, 1) * size_of(dtype) * tile);
-  block_columns = std::max<int64_t>(tiles, 1) * tile;
-  const int64_t most = kBlockBytes / (std::max<int64_t>(std::min(block_columns, columns), 1) * size);
+  const int64_t size = size_of(compute_dtype(dtype)), all_rows = std::max<int64_t>(rows, 1);
+  // As many rows of this size as fit, in multiples.
+  const auto rows_of = [&](int64_t bytes, int64_t row_bytes, int64_t multiple, int64_t least) {
+    const int64_t most = bytes / std::max<int64_t>(row_bytes, 1);
+    return std::min(most < multiple ? std::max(most, least) : most / multiple * multiple, all_rows);
+  };
+  if (division == by_rows) {
+    constexpr int64_t kRows = LossTiles::kBlockRows;
+    const int64_t bytes = call.context.cuda ? kChunkBytes : kChunkBytesOnCpu;
+    block_columns = std::max<int64_t>(columns, 1);
+    chunk_rows = rows_of(bytes, columns * size_of(dtype), kRows, kRows);
+    block_rows = rows_of(bytes, columns * size, kRows, kRows);
+    return;
+  }
+  const int64_t tile = LossTiles::kTileBytes / size;
+  const int64_t tiles = kGradientBytes / (all_rows * size_of(dtype) * tile);
   constexpr int64_t kRows = 128;  // rows of a tile of the product
-  block_rows = std::min(most < kRows ? std::max<int64_t>(most, 1) : most / kRows * kRows, std::max<int64_t>(rows, 1));
+  block_columns = std::max<int64_t>(tiles, 1) * tile;
+  block_rows = rows_of(kBlockBytes, std::min(block_columns, columns) * size, kRows, 1);
+  chunk_rows = all_rows;
 }
 
-LossProducts::LossProducts(const Call& call, void* workspace)
-    : linear(call, kBackwardAt), call_(call), memory_(workspace), dx_(call.outputs[kDx].data) {
-  need_dx = call.attributes[kNeedDx], need_dweight = call.attributes[kNeedDweight];
-  need_dbias = linear.bias && call.attributes[kNeedDbias];
-  sums = memory_.take(linear.block_bytes());
-  dz = memory_.take(linear.rows * std::min(linear.block_columns, linear.columns) * size_of(linear.dtype));
+LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLogits::Division division, void* workspace)
+    : linear(call, at, division),
+      need_dx(at.dx.is_computed(call)),
+      need_dweight(at.dweight.is_computed(call)),
+      need_dbias(linear.bias && at.dbias.is_computed(call)),
+      call_(call),
+      at_(at),
+      memory_(workspace),
+      dx_(call.outputs[at.dx.output].data) {
   const DType wide = compute_dtype(linear.dtype);
-  if (need_dx && wide != linear.dtype && !linear.is_one_block())
-    dx_sums = memory_.take(linear.rows * linear.depth * size_of(wide));
+  const bool is_narrow = wide != linear.dtype;
+  dz_ = memory_.take(linear.chunk_rows * std::min(linear.block_columns, linear.columns) * size_of(linear.dtype));
+  if (is_narrow) sums_ = memory_.take(linear.block_bytes());
+  if (need_dx && is_narrow && !linear.is_one_block())
+    dx_sums_ = memory_.take(linear.chunk_rows * linear.depth * size_of(wide));
+  if (linear.chunks() == 1) return;
+  if (need_dweight && is_narrow) dweight_low_ = memory_.take(linear.columns * linear.depth * sizeof(uint16_t));
+  if (need_dbias) dbias_sums_ = memory_.take(linear.chunks() * linear.columns * size_of(wide));
 }
 
-Matmul LossProducts::dweight(int64_t column, int64_t columns) const {
-  const Matmul::Matrix gradient = {dz, false, columns, 0};
-  char* const to = static_cast<char*>(call_.outputs[kDweight].data);
-  const int64_t size = size_of(linear.dtype);
-  if (call_.attributes[kBackwardAt.transpose_weight])
-    return {linear.dtype, 1,
-            columns,      linear.depth,
-            linear.rows,  gradient.turned(),
-            linear.x,     to + column * linear.depth * size};
-  Matmul product(linear.dtype, 1, linear.depth, columns, linear.rows, linear.x.turned(), gradient, to + column * size);
-  product.c_stride = linear.columns;
-  return product;
+Matmul::Matrix LossProducts::dz_matrix(const GradientBlock& block) const {
+  const int64_t first = first_element(block.rows, block);
+  return {static_cast<char*>(dz_) + first * size_of(linear.dtype), false, block.columns, 0};
 }
 
-Matmul LossProducts::dx_product(int64_t column, int64_t columns, void* to) const {
+Matmul LossProducts::dweight(const GradientBlock& block) const {
+  const bool transpose = call_.attributes[at_.transpose_weight];
+  const Matmul::Matrix dz = dz_matrix(block), x = linear.x.from(block.row, 0, linear.dtype);
+  const int64_t first = transpose ? block.column * linear.depth : block.column;
+  void* const to = static_cast<char*>(call_.outputs[at_.dweight.output].data) + first * size_of(linear.dtype);
+  Matmul product = transpose ? Matmul(linear.dtype, 1, block.columns, linear.depth, block.rows, dz.turned(), x, to)
+                             : Matmul(linear.dtype, 1, linear.depth, block.columns, block.rows, x.turned(), dz, to);
+  product.c_stride = transpose ? linear.depth : linear.columns;
+  if (linear.chunks() == 1) return product;
+  const bool is_first = block.row == 0, is_last = block.row + block.rows == linear.rows;
+  if (!dweight_low_) return product.to_sums(/*add=*/!is_first);
+  return product.to_halves(static_cast<uint16_t*>(dweight_low_) + first, !is_first, is_last);
+}
+
+Matmul LossProducts::dx_product(const GradientBlock& block, void* to) const {
   return {linear.dtype,
           1,
-          linear.rows,
+          block.rows,
           linear.depth,
-          columns,
-          {dz, false, columns, 0},
-          linear.weight.from(0, column, linear.dtype).turned(),
+          block.columns,
+          dz_matrix(block),
+          linear.weight.from(0, block.column, linear.dtype).turned(),
           to};
 }
 
-Matmul LossProducts::dx(int64_t column, int64_t columns) const {
-  if (linear.is_one_block()) return dx_of_all_columns();
-  return dx_product(column, columns, dx_sums ? dx_sums : dx_).to_sums(/*add=*/column > 0).without_workspace();
+Matmul LossProducts::dx(const GradientBlock& block) const {
+  if (linear.is_one_block()) return dx_product(block, dx_at(block.row));
+  return dx_product(block, dx_sums_ ? dx_sums_ : dx_at(block.row))
+      .to_sums(/*add=*/block.column > 0)
+      .without_workspace();
 }
 
-// Passes body a call of bias_act_backward for the sum of dz over the rows.
+// Passes body a call of bias_act_backward for the sum of dz over the rows of a block.
 template <class Body>
-auto LossProducts::with_dbias(int64_t column, int64_t columns, Body&& body) const {
-  const int64_t offset = column * size_of(linear.dtype), stride = 1;
-  const MatrixView gradient(linear.dtype, linear.rows, columns, columns, dz);
-  const auto part = [&](void* data) {
-    return View{data ? static_cast<char*>(data) + offset : nullptr, linear.dtype, 1, &columns, &stride};
+auto LossProducts::with_dbias(const GradientBlock& block, Body&& body) const {
+  const int64_t stride = 1;
+  const MatrixView gradient(linear.dtype, block.rows, block.columns, block.columns,
+                            const_cast<void*>(dz_matrix(block).data));
+  const auto part = [&](void* data, DType dtype, int64_t first) {
+    return View{data ? static_cast<char*>(data) + first * size_of(dtype) : nullptr, dtype, 1, &block.columns, &stride};
   };
-  const View bias = part(const_cast<void*>(linear.bias));
+  const DType wide = compute_dtype(linear.dtype);
+  const int64_t chunk = block.row / linear.chunk_rows;
+  const View dbias = dbias_sums_ ? part(dbias_sums_, wide, chunk * linear.columns + block.column)
+                                 : part(call_.outputs[at_.dbias.output].data, linear.dtype, block.column);
   SubCall<kBiasActBackward> sum(call_);
-  set_row_sum(sum, gradient, &bias, part(call_.outputs[kDbias].data));
+  set_row_sum(sum, gradient, &dbias, dbias);  // bias has the dtype of dbias, and is not read for the identity
   return body(sum);
 }
 
-Status LossProducts::run_dbias(int64_t column, int64_t columns) const {
-  return with_dbias(column, columns, [&](auto& sum) { return sum.run(rest()); });
+Status LossProducts::run_dbias(const GradientBlock& block) const {
+  return with_dbias(block, [&](auto& sum) { return sum.run(rest()); });
+}
+
+Matmul LossProducts::whole_dbias() const {
+  return {linear.dtype, 1, 1, linear.columns, 0, {}, {}, call_.outputs[at_.dbias.output].data};
 }
 
 size_t LossProducts::workspace() const {
   size_t most = 0;
-  (void)linear.for_each_column_block([&](int64_t column, int64_t columns) {
-    const bool on_gpu = call_.context.cuda;  // products on the CPU need no workspace
-    if (need_dx && on_gpu) most = std::max(most, dx(column, columns).workspace());
-    if (need_dweight && on_gpu) most = std::max(most, dweight(column, columns).workspace());
-    if (need_dbias) most = std::max(most, with_dbias(column, columns, [](auto& sum) { return sum.workspace(); }));
-    return Status();
+  (void)linear.for_each_chunk([&](int64_t row, int64_t rows) {
+    return linear.for_each_column_block([&](int64_t column, int64_t columns) {
+      const GradientBlock block = {row, rows, column, columns};
+      const bool on_gpu = call_.context.cuda;  // products on the CPU need no workspace
+      if (need_dx && on_gpu) most = std::max(most, dx(block).workspace());
+      if (need_dweight && on_gpu) most = std::max(most, dweight(block).workspace());
+      if (need_dbias) most = std::max(most, with_dbias(block, [](auto& sum) { return sum.workspace(); }));
+      return Status();
+    });
   });
   return memory_.taken() + most;
 }
@@ -247,7 +376,8 @@ size_t LossProducts::workspace() const {
 Operator linear_cross_entropy() {
   return {kLinearCrossEntropy,
           {.derivative = {{.op = "linear_cross_entropy_backward",
-                           .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count"},
+                           .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count", "unit_dx",
+                                      "unit_dweight", "unit_dbias"},
                            .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
            .rule = forward_rule,
            .workspace = forward_workspace,

@@ -100,6 +100,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The number of rows that are not ignored.
+template <class A>
+__global__ void __launch_bounds__(kSumThreads) count_rows_kernel(const Losses<A> losses) {
+  begin_kernel();
+  A count = 0;
+  for (int64_t row = threadIdx.x; row < losses.rows; row += kSumThreads)
+    if (!losses.is_ignored(losses.labels[row])) count += 1;
+  count = block_sum<kSumThreads>(count);
+  if (threadIdx.x == 0) *losses.count = count;
+}
+
 struct Gpu {
   // A GPU cannot raise: a label that is no class makes its results NaN.
   template <class A>
@@ -120,31 +131,73 @@ struct Gpu {
     return {};
   }
 
+  // The sums of the rows of a block, whose logits stay in registers; they are also stored if the block has memory for
+  // them. `fine`: memory for the sums of fine tiles.
+  template <class T>
+  static Status sum_in_registers(const Losses<compute_t<T>>& losses, const LinearLogits& linear,
+                                 const LogitBlock<T>& block, void* fine, const LossMemory<compute_t<T>>& memory,
+                                 int64_t tile, const Context& context) {
+#ifdef FUSEDOPS_SM90
+    if constexpr (sizeof(T) == 2) {
+      auto* const sums = static_cast<RowStats<float>*>(fine);
+      const int64_t per_row = fine_tiles(block.columns), tiles = LossTiles(block.rows, block.columns, DType::f32).tiles;
+      FUSEDOPS_TRY(sum_logits_sm90(losses, linear.product(block), block, sums, memory.label_logits, context));
+      const TileStats<float> coarse = {memory.tile_stats + block.row * memory.tiles + tile, memory.tiles};
+      return launch(context, combine_tiles_kernel, (block.rows * tiles * 32 + kThreads - 1) / kThreads, kThreads,
+                    losses, sums, block.rows, tiles, per_row, coarse);
+    }
+#endif
+    return {};
+  }
+
   template <class T>
   static Status sum_fused(const Losses<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
-                          int64_t columns, const LossMemory<compute_t<T>>& memory, int64_t tile, const Context& context,
-                          bool* done) {
+                          int64_t columns, compute_t<T>* memory_of_sums, const LossMemory<compute_t<T>>& memory,
+                          int64_t tile, const Context& context, bool* done) {
     const Matmul product = linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr));
     LogitsKernel kernel;
     FUSEDOPS_TRY(choose({product, linear.softcap, nullptr}, &kernel));
     *done = kernel == LogitsKernel::sm90;
-#ifdef FUSEDOPS_SM90
-    if constexpr (sizeof(T) == 2) {
-      if (!*done) return {};
-      const int64_t per_row = fine_tiles(columns), tiles = LossTiles(linear.rows, columns, DType::f32).tiles;
-      auto* const fine = reinterpret_cast<RowStats<float>*>(memory.sums);
-      const int64_t most = linear.block_bytes() / (per_row * sizeof(RowStats<float>));
-      for (int64_t row = 0; row < linear.rows; row += most) {
-        const int64_t rows = std::min(most, linear.rows - row);
-        const auto block = linear.block<T>(row, rows, column, columns, nullptr);
-        FUSEDOPS_TRY(sum_logits_sm90(losses, linear.product(block), block, fine, memory.label_logits, context));
-        const TileStats<float> coarse = {memory.tile_stats + row * memory.tiles + tile, memory.tiles};
-        FUSEDOPS_TRY(launch(context, combine_tiles_kernel, (rows * tiles * 32 + kThreads - 1) / kThreads, kThreads,
-                            losses, fine, rows, tiles, per_row, coarse));
-      }
-    }
-#endif
+    if (!*done) return {};
+    const int64_t most = linear.block_bytes() / (fine_tiles(columns) * sizeof(RowStats<float>));
+    for (int64_t row = 0; row < linear.rows; row += most)
+      FUSEDOPS_TRY(sum_in_registers(losses, linear,
+                                    linear.block<T>(row, std::min(most, linear.rows - row), column, columns, nullptr),
+                                    memory_of_sums, memory, tile, context));
     return {};
+  }
+
+  // The sums of a block of rows, whose logits are stored. Its dz, which follows, lends its memory to the fine tiles.
+  template <class A, class T>
+  static Status sum_rows(const Losses<A>& losses, const LinearLogits& linear, const LogitBlock<T>& block, T* dz,
+                         const LossMemory<A>& memory, int64_t tile, const Context& context) {
+    const Matmul product = linear.product(block);
+    LogitsKernel kernel;
+    FUSEDOPS_TRY(choose({product, linear.softcap, dz}, &kernel));
+    if (kernel == LogitsKernel::sm90) return sum_in_registers(losses, linear, block, dz, memory, tile, context);
+    FUSEDOPS_TRY(multiply(product, nullptr, context));
+    return reduce_block(losses, block, memory, tile, context);
+  }
+
+  template <class A>
+  static Status count(const Losses<A>& losses, const Call& call) {
+    return launch(call.context, count_rows_kernel<A>, 1, kSumThreads, losses);
+  }
+
+  // The rows begin at a multiple of LossTiles::kBlockRows.
+  template <class A>
+  static Status finish_rows(const Losses<A>& losses, const LossMemory<A>& memory, int64_t row, int64_t rows,
+                            const Context& context) {
+    const TileStats<A> sums = {memory.tile_stats + row * memory.tiles, memory.tiles};
+    return launch(context, row_losses_kernel<A, StoredLabelLogit<A>>, (rows + kThreads - 1) / kThreads, kThreads,
+                  losses.rows_from(row, rows), sums, StoredLabelLogit<A>{memory.label_logits + row},
+                  totals_of(memory) + row / kThreads);
+  }
+
+  template <class A>
+  static Status finish_total(const Losses<A>& losses, const LossMemory<A>& memory, const Context& context) {
+    return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals_of(memory),
+                  (losses.rows + kThreads - 1) / kThreads);
   }
 
   template <class T>
@@ -174,8 +227,7 @@ struct Gpu {
   template <class A>
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
     return finish_losses(losses, TileStats<A>{memory.tile_stats, memory.tiles},
-                         StoredLabelLogit<A>{memory.label_logits}, reinterpret_cast<Total<A>*>(memory.totals),
-                         call.context);
+                         StoredLabelLogit<A>{memory.label_logits}, totals_of(memory), call.context);
   }
 
   template <class A, class T>
@@ -187,9 +239,14 @@ struct Gpu {
                   tiles.blocks(block.rows), tiles.groups.block_threads, gradient, block, dz, tiles);
   }
 
-  // Rounds sums to c.
-  static Status round(const void* sums, const Matmul& product, const Context& context) {
-    return finish_sums(product, sums, 1, context);
+  static Status finish_sums(const Matmul& product, const void* sums, int64_t count, const Context& context) {
+    return cuda::finish_sums(product, sums, count, context);
+  }
+
+ private:
+  template <class A>
+  static Total<A>* totals_of(const LossMemory<A>& memory) {
+    return reinterpret_cast<Total<A>*>(memory.totals);
   }
 };
 

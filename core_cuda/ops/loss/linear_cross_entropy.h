@@ -1,10 +1,16 @@
 // linear_cross_entropy: the cross entropy of the logits softcap(x W^T + bias), computed a block of logits at a time, so
 // that the full logits are never materialized. softcap(z) = c tanh(z / c), or z without a cap.
 //
-// The forward computes three sums over each row of logits (losses.h). The backward recomputes the logits. For a block
-// of columns it computes dz, the gradient of the sums, in x's dtype. dW = dz^T x is then complete for these columns,
-// and dx is summed over the blocks in the compute type. That is four products instead of three, but memory for one
-// block instead of all logits and their gradients.
+// The forward computes three sums over each row of logits (losses.h), and, if asked, the gradients for an upstream
+// gradient of 1. It takes a chunk of rows at a time: the logits of the chunk, the sums and losses of its rows, dz,
+// which is the gradient of the logits' sums in x's dtype, then dx = dz W of these rows, and dW += dz^T x. These are the
+// three products that a loss with all logits has. Between the chunks dW is in float32: see Matmul::to_halves for bf16.
+// The backward scales the gradients. Without them it computes them in the same way, with the same bits.
+//
+// Two kinds of calls need their upstream gradient before dz is rounded: losses without a reduction, whose rows have
+// different ones, and float16, where the loss scale keeps dz from underflowing. Their gradients are computed in the
+// backward, a block of columns at a time: dW = dz^T x is then complete for these columns, and dx is summed over the
+// blocks in the compute type.
 #pragma once
 
 #include "core/common/formulas.h"
@@ -14,25 +20,40 @@
 
 namespace fusedops {
 
-// W is [classes, in], or [in, classes] if transpose_weight is false.
+// W is [classes, in], or [in, classes] if transpose_weight is false. unit_dx, unit_dweight and unit_dbias are the
+// gradients for an upstream gradient of 1, empty unless keep_dx and so on are true. They are empty, too, for calls that
+// need their upstream gradient first.
 inline constexpr Signature kLinearCrossEntropy{
     .name = "linear_cross_entropy",
     .inputs = {{.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "labels"},
                {.name = "bias", .kind = Kind::optional, .parameter = true}},
-    .outputs = {{"loss", "compute(x)"}, {"lse", "compute(x)", /*saved=*/true}, {"count", "compute(x)", /*saved=*/true}},
+    .outputs = {{"loss", "compute(x)"},
+                {"lse", "compute(x)", /*saved=*/true},
+                {"count", "compute(x)", /*saved=*/true},
+                {"unit_dx", "x", /*saved=*/true},
+                {"unit_dweight", "weight", /*saved=*/true},
+                {"unit_dbias", "bias", /*saved=*/true}},
     .attributes = {{"ignore_index", Type::i64, "-100"},
                    {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
                    {"reduction", Type::string, "mean", kReductions},
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"},
                    {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative}},
-    .axes = {{"...K, Kv^transpose_weight, ..., v -> ..., ...L, 1/...; v@first_class/classes", "reduction=none"},
-             {"...K, Kv^transpose_weight, ..., v -> 1/..., ...L, 1/...; v@first_class/classes", "reduction=sum"},
-             {"...K, Kv^transpose_weight, ..., v -> 1/...:count, ...L, 1/...; v@first_class/classes",
-              "reduction=mean"}},
+                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+                   {"keep_dx", Type::boolean, "false"},
+                   {"keep_dweight", Type::boolean, "false"},
+                   {"keep_dbias", Type::boolean, "false"}},
+    .axes = {{"...K, Kv^transpose_weight, ..., v -> ..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes",
+              "reduction=none keep_dx=false keep_dweight=false keep_dbias=false"},
+             {"...K, Kv^transpose_weight, ..., v -> 1/..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes",
+              "reduction=sum keep_dx=false keep_dweight=false keep_dbias=false"},
+             {"...K, Kv^transpose_weight, ..., v -> 1/...:count, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes",
+              "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"}},
 };
 
 Operator linear_cross_entropy();
@@ -47,7 +68,10 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                {.name = "labels"},
                {.name = "bias", .kind = Kind::optional, .parameter = true},
                {.name = "lse"},
-               {.name = "count"}},
+               {.name = "count"},
+               {.name = "unit_dx", .kind = Kind::optional},
+               {.name = "unit_dweight", .kind = Kind::optional, .parameter = true},
+               {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}},
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
     .attributes = {{"ignore_index", Type::i64, "-100"},
                    {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
@@ -59,13 +83,16 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
-    .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/... -> ...K/v, Kv^transpose_weight/..., v/...; "
+    .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
+              "Kv^transpose_weight/..., v/...; "
               "v@first_class/classes",
               "reduction=none"},
-             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/... -> ...K/v, Kv^transpose_weight/..., v/...; "
+             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
+              "Kv^transpose_weight/..., v/...; "
               "v@first_class/classes",
               "reduction=sum"},
-             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1 -> ...K/v, Kv^transpose_weight/..., v/...; "
+             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
+              "Kv^transpose_weight/..., v/...; "
               "v@first_class/classes",
               "reduction=mean"}},
 };
@@ -89,6 +116,51 @@ struct LinearArguments {
         first_class(attribute_of<int64_t>(op, "first_class")) {}
 };
 
+// A gradient of an operator: its output, the attribute that asks for it, and the input that may have it for an upstream
+// gradient of 1.
+struct GradientPlace {
+  int output;
+  AttributeIndex<bool> asked;
+  int unit = kAbsent;
+
+  const View* given(const Call& call) const {
+    const View* const view = call.find(unit);
+    return view && view->numel() > 0 ? view : nullptr;
+  }
+  bool is_computed(const Call& call) const { return call.attributes[asked] && !given(call); }
+};
+
+struct GradientPlaces : LinearArguments {
+  GradientPlace dx, dweight, dbias;
+};
+
+consteval GradientPlace kept_gradient(const char* output, const char* asked) {
+  return {output_of(kLinearCrossEntropy, output), attribute_of<bool>(kLinearCrossEntropy, asked)};
+}
+consteval GradientPlace needed_gradient(const char* output, const char* asked, const char* unit) {
+  return {output_of(kLinearCrossEntropyBackward, output), attribute_of<bool>(kLinearCrossEntropyBackward, asked),
+          input_of(kLinearCrossEntropyBackward, unit)};
+}
+
+inline constexpr GradientPlaces kKeptGradients{kLinearCrossEntropy, kept_gradient("unit_dx", "keep_dx"),
+                                               kept_gradient("unit_dweight", "keep_dweight"),
+                                               kept_gradient("unit_dbias", "keep_dbias")};
+inline constexpr GradientPlaces kNeededGradients{
+    kLinearCrossEntropyBackward, needed_gradient("dx", "need_dx", "unit_dx"),
+    needed_gradient("dweight", "need_dweight", "unit_dweight"), needed_gradient("dbias", "need_dbias", "unit_dbias")};
+
+// True if a call with these attributes may compute dz before its upstream gradient is known.
+inline bool has_unit_gradients(const Attributes& attributes, AttributeIndex<std::string> reduction, DType dtype) {
+  return attributes[reduction] != "none" && dtype != DType::f16;
+}
+
+// True if a call of the forward computes gradients, or a call of the backward has or computes unit gradients.
+bool has_kept_gradients(const Call& call);
+bool is_unit_backward(const Call& call);
+
+// Multiplies the unit gradients, given or computed, by the upstream gradient.
+Status scale_gradients(const Call& call);
+
 // A block of the logits, as sums before bias and cap.
 template <class T>
 struct LogitBlock {
@@ -109,9 +181,12 @@ struct LogitBlock {
   }
 };
 
-// The product of the logits, and its division into blocks, which depends on the shape alone.
+// The product of the logits, and its division into blocks, which depends on the shape and the kind of device alone.
 struct LinearLogits {
-  LinearLogits(const Call& call, const LinearArguments& at);
+  // by_columns: blocks of columns, each with all rows. by_rows: chunks of rows, each with all columns.
+  enum Division { by_columns, by_rows };
+
+  LinearLogits(const Call& call, const LinearArguments& at, Division division);
 
   // End of the block that begins at `column`. Columns behind the last multiple of kMultiple form a separate block, so
   // that the rows of the others are aligned for TMA.
@@ -120,6 +195,8 @@ struct LinearLogits {
     return column < whole ? std::min(column + block_columns, whole) : columns;
   }
   bool is_one_block() const { return end(0) == columns; }
+  bool is_one_chunk() const { return rows <= chunk_rows; }
+  int64_t chunks() const { return std::max<int64_t>((rows + chunk_rows - 1) / chunk_rows, 1); }
 
   // Calls body(column, columns) for each block of columns; at least once.
   template <class Body>
@@ -132,10 +209,22 @@ struct LinearLogits {
     return {};
   }
 
-  // Calls body(row, rows) for each block of rows.
+  // Calls body(row, rows) for each chunk of rows; at least once.
   template <class Body>
-  Status for_each_row_block(Body&& body) const {
-    for (int64_t row = 0; row < rows; row += block_rows) FUSEDOPS_TRY(body(row, std::min(block_rows, rows - row)));
+  Status for_each_chunk(Body&& body) const {
+    int64_t row = 0;
+    do {
+      FUSEDOPS_TRY(body(row, std::min(chunk_rows, rows - row)));
+      row += chunk_rows;
+    } while (row < rows);
+    return {};
+  }
+
+  // Calls body(row, rows) for each block of `rows` rows from `first` on.
+  template <class Body>
+  Status for_each_row_block(int64_t first, int64_t rows, Body&& body) const {
+    for (int64_t row = first; row < first + rows; row += block_rows)
+      FUSEDOPS_TRY(body(row, std::min(block_rows, first + rows - row)));
     return {};
   }
 
@@ -159,12 +248,16 @@ struct LinearLogits {
   // kBlockBytes: the sums of a block stay in the L2 cache of a large GPU. kGradientBytes: size of dz, unless a minimum
   // of columns exceeds it; each block of columns reads and writes the sums of dx.
   static constexpr int64_t kBlockBytes = 32 << 20, kGradientBytes = 128 << 20;
+  // by_rows: size of dz and of the sums, unless a minimum of rows exceeds it. Each chunk reads and writes the sums of
+  // dW: as a bf16 chunk of 128 256 columns has 1024 rows, the product takes longer than that.
+  static constexpr int64_t kChunkBytes = 256 << 20, kChunkBytesOnCpu = 64 << 20;
 
   DType dtype;
   int64_t rows, depth, columns;
   int64_t first_class;
-  int64_t block_rows, block_columns;
-  Matmul::Matrix x, weight;  // [rows, depth] and [depth, columns]
+  int64_t block_rows, block_columns;  // of the sums
+  int64_t chunk_rows;                 // of dz
+  Matmul::Matrix x, weight;           // [rows, depth] and [depth, columns]
   const void* bias;
   double softcap;
 };
@@ -183,7 +276,6 @@ struct LossMemory {
     label_logits = take(linear.rows);
     losses = take(linear.rows);
     totals = take(2 * all.blocks);
-    sums = static_cast<A*>(memory.take(linear.block_bytes()));
   }
 
   WorkspaceAllocator memory;
@@ -191,37 +283,72 @@ struct LossMemory {
   RowStats<A>* tile_stats;   // [rows, tiles]
   A *label_logits, *losses;  // [rows]
   A* totals;
-  A* sums;  // one block of logits
 };
 
-// The products of the backward for dz [rows, columns] of a block of columns.
+// A block of dz: the rows of a chunk, and columns.
+struct GradientBlock {
+  int64_t row, rows, column, columns;
+};
+
+// The buffers and products that compute gradients from dz.
 class LossProducts {
  public:
   // A null workspace is allowed, to compute the size.
-  LossProducts(const Call& call, void* workspace);
+  LossProducts(const Call& call, const GradientPlaces& at, LinearLogits::Division division, void* workspace);
 
-  // dW of the block, dx or its contribution from the block, and dbias of the block.
-  Matmul dweight(int64_t column, int64_t columns) const;
-  Matmul dx(int64_t column, int64_t columns) const;
-  Matmul dx_of_all_columns() const { return dx_product(0, linear.columns, dx_); }
-  Status run_dbias(int64_t column, int64_t columns) const;
+  bool any() const { return need_dx || need_dweight || need_dbias; }
+
+  // dz of the rows from `row` on.
+  template <class T>
+  T* dz(const GradientBlock& block, int64_t row) const {
+    return static_cast<T*>(dz_) + first_element(block.rows, block) + (row - block.row) * block.columns;
+  }
+  // The logits of `rows` rows. Their sums have the memory of dz if the types are the same.
+  template <class T>
+  LogitBlock<T> logits(const GradientBlock& block, int64_t row, int64_t rows) const {
+    using A = compute_t<T>;
+    A* sums;
+    if constexpr (std::is_same_v<T, A>)
+      sums = dz<T>(block, row);
+    else
+      sums = static_cast<A*>(sums_) + first_element(rows, block);
+    return linear.block<T>(row, rows, block.column, block.columns, sums);
+  }
+
+  // dW of the block's columns, dx of its rows, and dbias of its columns, or the contributions of the block.
+  Matmul dweight(const GradientBlock& block) const;
+  Matmul dx(const GradientBlock& block) const;
+  Status run_dbias(const GradientBlock& block) const;
+
+  // The results in the compute type that are rounded to dx of a chunk, and to dbias; null if there are none.
+  const void* dx_sums() const { return dx_sums_; }
+  Matmul dx_of_chunk(int64_t row, int64_t rows) const { return dx_product({row, rows, 0, linear.columns}, dx_at(row)); }
+  const void* dbias_sums() const { return dbias_sums_; }  // [chunks, classes]
+  Matmul whole_dbias() const;
 
   size_t workspace() const;
   void* rest() const { return memory_.rest(); }
 
   LinearLogits linear;
   bool need_dx, need_dweight, need_dbias;
-  void *sums, *dz;
-  void* dx_sums = nullptr;  // accumulator of dx, if there are several blocks and dx is narrower than the compute type
 
  private:
-  Matmul dx_product(int64_t column, int64_t columns, void* to) const;
+  // Blocks of columns that are in memory at the same time lie side by side.
+  int64_t first_element(int64_t rows, const GradientBlock& block) const {
+    return rows * (block.column % linear.block_columns);
+  }
+  void* dx_at(int64_t row) const { return static_cast<char*>(dx_) + row * linear.depth * size_of(linear.dtype); }
+  Matmul dx_product(const GradientBlock& block, void* to) const;
+  Matmul::Matrix dz_matrix(const GradientBlock& block) const;
   template <class Body>
-  auto with_dbias(int64_t column, int64_t columns, Body&& body) const;
+  auto with_dbias(const GradientBlock& block, Body&& body) const;
 
   const Call& call_;
+  const GradientPlaces& at_;
   WorkspaceAllocator memory_;
-  void* dx_;
+  void *sums_ = nullptr, *dz_;
+  void *dx_, *dx_sums_ = nullptr;
+  void *dweight_low_ = nullptr, *dbias_sums_ = nullptr;
 };
 
 }  // namespace fusedops

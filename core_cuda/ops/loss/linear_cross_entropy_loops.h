@@ -2,24 +2,93 @@
 // for all rows of a block of columns.
 #pragma once
 
+#include "ops/elementwise/scale.h"
 #include "ops/loss/linear_cross_entropy.h"
 
 namespace fusedops {
 
 template <class T, class Device>
-Status linear_cross_entropy_forward(const Call& call) {
+Status products_of_block(const LossProducts& products, const GradientBlock& block, const Context& context) {
+  if (products.need_dbias) FUSEDOPS_TRY(products.run_dbias(block));
+  if (products.need_dweight) FUSEDOPS_TRY(Device::multiply(products.dweight(block), products.rest(), context));
+  return products.need_dx ? Device::multiply(products.dx(block), products.rest(), context) : Status();
+}
+
+template <class Device>
+Status round_dx(const LossProducts& products, int64_t row, int64_t rows, const Context& context) {
+  if (!products.dx_sums()) return {};
+  return Device::finish_sums(products.dx_of_chunk(row, rows), products.dx_sums(), 1, context);
+}
+
+// Gradients for an upstream gradient of 1, chunk by chunk. finish_rows(row, rows) is called when the sums of rows are
+// complete, and stores the lse that `gradient` reads unless it is given.
+template <class T, class Device, class FinishRows>
+Status unit_gradients(const LossProducts& products, const Losses<compute_t<T>>& losses,
+                      const LossGradient<compute_t<T>>& gradient, const LossMemory<compute_t<T>>& memory,
+                      const Context& context, FinishRows&& finish_rows) {
+  const LinearLogits& linear = products.linear;
+  FUSEDOPS_TRY(linear.for_each_chunk([&](int64_t first, int64_t count) {
+    const auto for_each_block = [&](auto&& body) {
+      return linear.for_each_column_block(
+          [&](int64_t column, int64_t columns) { return body(GradientBlock{first, count, column, columns}); });
+    };
+    FUSEDOPS_TRY(linear.for_each_row_block(first, count, [&](int64_t row, int64_t rows) {
+      int64_t tile = 0;
+      FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
+        const auto logits = products.logits<T>(block, row, rows);
+        FUSEDOPS_TRY(Device::sum_rows(losses, linear, logits, products.dz<T>(block, row), memory, tile, context));
+        tile += LossTiles(rows, block.columns, compute_dtype(linear.dtype)).tiles;
+        return Status();
+      }));
+      FUSEDOPS_TRY(finish_rows(row, rows));
+      return for_each_block([&](const GradientBlock& block) {
+        return Device::differentiate(gradient, products.logits<T>(block, row, rows), products.dz<T>(block, row),
+                                     context);
+      });
+    }));
+    FUSEDOPS_TRY(for_each_block(
+        [&](const GradientBlock& block) { return products_of_block<T, Device>(products, block, context); }));
+    return round_dx<Device>(products, first, count, context);
+  }));
+  if (!products.need_dbias || !products.dbias_sums()) return {};
+  return Device::finish_sums(products.whole_dbias(), products.dbias_sums(), linear.chunks(), context);
+}
+
+// The losses and the gradients for an upstream gradient of 1.
+template <class T, class Device>
+Status linear_cross_entropy_with_gradients(const Call& call) {
   using A = compute_t<T>;
-  const LinearLogits linear(call, kLinearCrossEntropy);
+  const LinearLogits linear(call, kLinearCrossEntropy, LinearLogits::by_rows);
   const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.columns);
   const LossMemory<A> memory(linear, call.workspace);
+  const LossProducts products(call, kKeptGradients, LinearLogits::by_rows, memory.memory.rest());
+  const LossGradient<A> gradient(call, kLinearCrossEntropy, linear.rows, linear.columns, nullptr, losses.lse,
+                                 losses.count);
+  FUSEDOPS_TRY(Device::count(losses, call));
+  FUSEDOPS_TRY(
+      (unit_gradients<T, Device>(products, losses, gradient, memory, call.context, [&](int64_t row, int64_t rows) {
+        return Device::finish_rows(losses, memory, row, rows, call.context);
+      })));
+  return Device::finish_total(losses, memory, call.context);
+}
+
+template <class T, class Device>
+Status linear_cross_entropy_forward(const Call& call) {
+  using A = compute_t<T>;
+  if (has_kept_gradients(call)) return linear_cross_entropy_with_gradients<T, Device>(call);
+  const LinearLogits linear(call, kLinearCrossEntropy, LinearLogits::by_columns);
+  const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.columns);
+  const LossMemory<A> memory(linear, call.workspace);
+  A* const sums = static_cast<A*>(memory.memory.rest());
   FUSEDOPS_TRY(Device::check_labels(losses, call));
   int64_t tile = 0;
   FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
     bool done = false;
-    FUSEDOPS_TRY(Device::template sum_fused<T>(losses, linear, column, columns, memory, tile, call.context, &done));
+    FUSEDOPS_TRY(
+        Device::template sum_fused<T>(losses, linear, column, columns, sums, memory, tile, call.context, &done));
     if (!done)
-      FUSEDOPS_TRY(linear.for_each_row_block([&](int64_t row, int64_t rows) {
-        const auto block = linear.block<T>(row, rows, column, columns, memory.sums);
+      FUSEDOPS_TRY(linear.for_each_row_block(0, linear.rows, [&](int64_t row, int64_t rows) {
+        const auto block = linear.block<T>(row, rows, column, columns, sums);
         FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
         return Device::reduce_block(losses, block, memory, tile, call.context);
       }));
@@ -29,31 +98,49 @@ Status linear_cross_entropy_forward(const Call& call) {
   return Device::finish(losses, memory, call);
 }
 
+// Gradients of calls without unit gradients, a block of columns at a time.
+template <class T, class Device>
+Status gradients_by_columns(const Call& call, const LossProducts& products,
+                            const LossGradient<compute_t<T>>& gradient) {
+  const LinearLogits& linear = products.linear;
+  FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
+    const GradientBlock block = {0, linear.rows, column, columns};
+    bool done = false;
+    FUSEDOPS_TRY(
+        Device::differentiate_fused(gradient, linear, column, columns, products.dz<T>(block, 0), call.context, &done));
+    if (!done)
+      FUSEDOPS_TRY(linear.for_each_row_block(0, linear.rows, [&](int64_t row, int64_t rows) {
+        const auto logits = products.logits<T>(block, row, rows);
+        FUSEDOPS_TRY(Device::multiply(linear.product(logits), nullptr, call.context));
+        return Device::differentiate(gradient, logits, products.dz<T>(block, row), call.context);
+      }));
+    return products_of_block<T, Device>(products, block, call.context);
+  }));
+  return round_dx<Device>(products, 0, linear.rows, call.context);
+}
+
 template <class T, class Device>
 Status linear_cross_entropy_gradient(const Call& call) {
   using A = compute_t<T>;
-  const LossProducts products(call, call.workspace);
-  const LinearLogits& linear = products.linear;
-  const LossGradient<A> gradient(call, kLinearCrossEntropyBackward, linear.rows, linear.columns);
-  FUSEDOPS_TRY(Device::check_labels(gradient, call));
-  FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
-    T* const dz = static_cast<T*>(products.dz);
-    bool done = false;
-    FUSEDOPS_TRY(Device::differentiate_fused(gradient, linear, column, columns, dz, call.context, &done));
-    if (!done)
-      FUSEDOPS_TRY(linear.for_each_row_block([&](int64_t row, int64_t rows) {
-        const auto block = linear.block<T>(row, rows, column, columns, static_cast<A*>(products.sums));
-        FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
-        return Device::differentiate(gradient, block, dz + row * columns, call.context);
-      }));
-    if (products.need_dbias) FUSEDOPS_TRY(products.run_dbias(column, columns));
-    if (products.need_dweight)
-      FUSEDOPS_TRY(Device::multiply(products.dweight(column, columns), products.rest(), call.context));
-    if (!products.need_dx) return Status();
-    return Device::multiply(products.dx(column, columns), products.rest(), call.context);
-  }));
-  if (!products.dx_sums) return {};
-  return Device::round(products.dx_sums, products.dx_of_all_columns(), call.context);
+  constexpr LossInputs kAt = kLinearCrossEntropyBackward;
+  const bool is_unit = is_unit_backward(call);
+  const auto division = is_unit ? LinearLogits::by_rows : LinearLogits::by_columns;
+  const LinearLogits linear(call, kLinearCrossEntropyBackward, division);
+  const LossGradient<A> gradient(call, kAt, linear.rows, linear.columns);
+  if (!is_unit) {
+    FUSEDOPS_TRY(Device::check_labels(gradient, call));
+    return gradients_by_columns<T, Device>(call, LossProducts(call, kNeededGradients, division, call.workspace),
+                                           gradient);
+  }
+  const LossMemory<A> memory(linear, call.workspace);
+  const LossProducts products(call, kNeededGradients, division, memory.memory.rest());
+  if (products.any()) {
+    FUSEDOPS_TRY(Device::check_labels(gradient, call));
+    const LossGradient<A> unit(call, kAt, linear.rows, linear.columns, nullptr, gradient.lse, gradient.count);
+    FUSEDOPS_TRY((unit_gradients<T, Device>(products, Losses<A>(gradient), unit, memory, call.context,
+                                            [](int64_t, int64_t) { return Status(); })));
+  }
+  return scale_gradients(call);
 }
 
 }  // namespace fusedops

@@ -9,7 +9,8 @@
 
 namespace fusedops::cuda {
 
-// The forward stores the sums of each tile of kFineColumns and the logits of the labels; the backward stores dz.
+// The forward stores the sums of each tile of kFineColumns, the logits of the labels and, if block.products is not
+// null, the sums of the product; the backward stores dz.
 template <class T>
 struct StoreLoss {
   LogitBlock<T> block;
@@ -47,6 +48,7 @@ struct StoreLoss {
       next_label = label_of(i + 1);
       SumPlace::Row of_row;
       SumPlace::copy_row(sums, i, of_row);
+      if (block.products && exists) store_sums(of_row, row, tile);
       if (fine)
         sum_up<kPlain>(of_row, row, exists, tile, label);
       else
@@ -62,6 +64,16 @@ struct StoreLoss {
     // The cheapest form. Its error is absolute, and below the error of the sum if the cap is small.
     const float t = 1 - 2 * activations::reciprocal(1 + exp2_(z * block.inverse_cap * float(2 * kLog2E)));
     return {block.cap * t, 1 - t * t};
+  }
+
+  __forceinline__ __device__ void store_sums(const SumPlace::Row& sums, int row, int tile) const {
+    const int groups = groups_in(tile);
+    float* const to =
+        block.products + int64_t(row) * block.columns + int64_t(tile) * kFineColumns + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int group = 0; group < SumPlace::kGroups; ++group)
+      if (group < groups)
+        *reinterpret_cast<float2*>(to + group * 8) = make_float2(sums[2 * group], sums[2 * group + 1]);
   }
 
   // Groups of 8 columns in a tile; the columns are a multiple of 8.

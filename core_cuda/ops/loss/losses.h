@@ -73,6 +73,12 @@ struct Labels {
   Labels() = default;
   Labels(const View& view, int64_t ignored) : data(view.data), is_i64(view.dtype == DType::i64), ignored(ignored) {}
 
+  Labels from(int64_t row) const {
+    Labels part = *this;
+    part.data = static_cast<const char*>(data) + row * (is_i64 ? sizeof(int64_t) : sizeof(int32_t));
+    return part;
+  }
+
   FUSEDOPS_HD int64_t operator[](int64_t row) const {
     return is_i64 ? static_cast<const int64_t*>(data)[row] : static_cast<const int32_t*>(data)[row];
   }
@@ -129,6 +135,18 @@ struct Losses : LossRows<A> {
         lse(call.output<Lse<A>>(at.lse)),
         count(call.output<A>(at.count)),
         missing_fraction(1 - static_cast<A>(columns) / static_cast<A>(std::max<int64_t>(this->classes, 1))) {}
+  // Rows of which only sums are computed.
+  explicit Losses(const LossRows<A>& rows)
+      : LossRows<A>(rows), loss(nullptr), lse(nullptr), count(nullptr), missing_fraction(0) {}
+
+  // The rows from `row` on of a call with a reduction.
+  Losses rows_from(int64_t row, int64_t count) const {
+    Losses part = *this;
+    part.rows = count;
+    part.labels = this->labels.from(row);
+    part.lse += row;
+    return part;
+  }
 
   // Combines the sums of tiles into those of a row or a larger tile.
   FUSEDOPS_HD RowStats<A> combined(const RowStats<A>* tiles, int64_t count) const {
@@ -167,16 +185,21 @@ template <class A>
 struct LossGradient : LossRows<A> {
   LossGradient() = default;
   LossGradient(const Call& call, const LossInputs& at, int64_t rows, int64_t columns)
+      : LossGradient(call, at, rows, columns, call.input<A>(at.dloss), call.input<Lse<A>>(at.lse),
+                     call.input<A>(at.count)) {}
+  LossGradient(const Call& call, const LossArguments& at, int64_t rows, int64_t columns, const A* dloss,
+               const Lse<A>* lse, const A* count)
       : LossRows<A>(call, at, rows, columns),
-        dloss(call.input<A>(at.dloss)),
-        lse(call.input<Lse<A>>(at.lse)),
-        count(call.input<A>(at.count)),
+        dloss(dloss),
+        lse(lse),
+        count(count),
         uniform(static_cast<A>(call.attributes[at.label_smoothing] / static_cast<double>(this->classes))) {}
 
   // Upstream gradient of the row's loss.
   FUSEDOPS_HD A slope(int64_t row) const {
     if (this->reduction == Reduction::none) return dloss[row];
-    return this->reduction == Reduction::sum ? *dloss : *dloss / *count;
+    const A upstream = dloss ? *dloss : A(1);
+    return this->reduction == Reduction::sum ? upstream : upstream / *count;
   }
 
   // Derivative by a logit of the row.
@@ -196,7 +219,7 @@ struct LossGradient : LossRows<A> {
     return {lse[row].max, lse[row].log_sum * A(kLog2E), uniform + this->label_weight, slope};
   }
 
-  const A* dloss;
+  const A* dloss;  // null: 1
   const Lse<A>* lse;
   const A* count;
   A uniform;  // smoothing / classes

@@ -53,26 +53,37 @@ RowStats<A> row_stats(const LossRows<A>& call, const T* x, int64_t size) {
   return sums;
 }
 
-// Stores lse, count, and the losses or their sum or mean, from sums_of(row) and label_logit(row, label). `losses`:
-// memory for one value per row.
+// Stores lse and the losses of `count` rows, from sums_of(row) and label_logit(row, label).
 template <class A, class Sums, class LabelLogit>
-Status finish_losses(const Losses<A>& call, const char* op, const Context& context, int64_t cost, A* losses,
-                     Sums&& sums_of, LabelLogit&& label_logit) {
-  int64_t count;
-  FUSEDOPS_TRY(count_rows(call, op, &count));
-  *call.count = static_cast<A>(count);
-  if (call.reduction == Reduction::none) losses = call.loss;
-  context.parallel_for(call.rows, cost, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
+void finish_rows(const Losses<A>& call, int64_t first, int64_t count, const Context& context, int64_t cost, A* losses,
+                 Sums&& sums_of, LabelLogit&& label_logit) {
+  context.parallel_for(count, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t row = first + begin; row < first + end; ++row) {
       const RowStats<A> sums = sums_of(row);
       const Lse<A> lse = call.lse[row] = call.row_lse(sums);
       const int64_t label = call.labels[row];
       losses[row] = call.is_ignored(label) ? A(0) : call.row_loss(row, label, sums, lse, label_logit);
     }
   });
-  if (call.reduction == Reduction::none) return {};
+}
+
+// Stores the sum or the mean of the losses of all rows.
+template <class A>
+void finish_total(const Losses<A>& call, const A* losses) {
   const A sum = pairwise_sum(losses, call.rows);
   *call.loss = call.reduction == Reduction::sum ? sum : sum / *call.count;
+}
+
+// Stores lse, count, and the losses or their sum or mean. `losses`: memory for one value per row.
+template <class A, class Sums, class LabelLogit>
+Status finish_losses(const Losses<A>& call, const char* op, const Context& context, int64_t cost, A* losses,
+                     Sums&& sums_of, LabelLogit&& label_logit) {
+  int64_t count;
+  FUSEDOPS_TRY(count_rows(call, op, &count));
+  *call.count = static_cast<A>(count);
+  const bool is_per_row = call.reduction == Reduction::none;
+  finish_rows(call, 0, call.rows, context, cost, is_per_row ? call.loss : losses, sums_of, label_logit);
+  if (!is_per_row) finish_total(call, losses);
   return {};
 }
 

@@ -61,7 +61,7 @@ class Part:
         return SimpleNamespace(**inputs, **self.signature.named_attributes(arguments), **others)
 
 
-def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, count: Tensor) -> Tensor:
+def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, *_: Tensor) -> Tensor:
     """Four numbers for each row: w · lse - Σ q x, the two numbers of lse, and w.
 
     q is the target distribution over the part's classes, and w its sum. The part's loss is lse - Σ q x.
@@ -76,8 +76,13 @@ def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, count: Te
     return torch.stack([term, *lse.unbind(-1), weight], -1)
 
 
-def _losses(call: SimpleNamespace, statistics: Tensor, loss: Tensor, lse: Tensor, count: Tensor) -> tuple[Tensor, ...]:
-    """The loss of a row is Σ (w · lse of the part - Σ q x) + Σ w · (lse - lse of the part), over all parts."""
+def _losses(
+    call: SimpleNamespace, statistics: Tensor, loss: Tensor, lse: Tensor, count: Tensor, *unit: Tensor
+) -> tuple[Tensor, ...]:
+    """The loss of a row is Σ (w · lse of the part - Σ q x) + Σ w · (lse - lse of the part), over all parts.
+
+    `unit`: the gradients that a forward keeps, which are empty in parts.
+    """
     terms, maxima, log_sums, weights = statistics.unbind(-1)
     maximum = maxima.amax(0)
     below = torch.where(maxima == maximum, 0.0, maxima - maximum)
@@ -85,7 +90,8 @@ def _losses(call: SimpleNamespace, statistics: Tensor, loss: Tensor, lse: Tensor
     more = torch.where(weights == 0, 0.0, weights * (log_sum - log_sums - below))
     rows = torch.where(call.labels == call.ignore_index, 0.0, (terms + more).sum(0))
     total = rows if call.reduction == "none" else rows.sum()
-    return total / count if call.reduction == "mean" else total, torch.stack([maximum, log_sum], -1), count
+    loss = total / count if call.reduction == "mean" else total
+    return loss, torch.stack([maximum, log_sum], -1), count, *unit
 
 
 _LOSS = Join({"reduction": "none"}, _loss_statistics, _losses)
