@@ -23,7 +23,8 @@ def may_keep_gradient(x: Any) -> bool:
     """
     if not may_need_gradient():
         return False
-    return is_watched(x) if tf.is_tensor(x) else bool(getattr(x, "trainable", False))
+    is_variable = hasattr(x, "trainable")
+    return bool(x.trainable) if is_variable else tf.is_tensor(x) and is_watched(x)
 
 
 def is_watched(tensor: Any) -> bool:

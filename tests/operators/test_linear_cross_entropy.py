@@ -1,4 +1,4 @@
-"""linear_cross_entropy: blocks of logits, invalid labels, memory."""
+"""linear_cross_entropy: blocks of logits, gradients in the forward, invalid labels, memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from tests.helpers.specification import Sample
 
 
-def check(backend, random, dtype, *, rows=2048, transpose=True, bias=True, softcap=0.0, smoothing=0.0, ignored=0):
-    """24 products for each logit, and several blocks, against cross_entropy of all logits in float64."""
+def check(
+    backend, random, dtype, *, rows=2048, depth=24, transpose=True, bias=True, softcap=0.0, smoothing=0.0, ignored=0
+):
+    """About 24 products for each logit, and several blocks, against cross_entropy of all logits in float64."""
     torch, fo = backend.torch, backend.functions
-    depth, classes = 24, 17_000 if dtype == "float32" else 34_000
+    classes = 17_000 if dtype == "float32" else 34_000
     x, weight, added = (
         backend.tensor(random.standard_normal(shape), dtype).requires_grad_()
         for shape in ((rows, depth), (classes, depth) if transpose else (depth, classes), (classes,))
@@ -37,15 +39,69 @@ def check(backend, random, dtype, *, rows=2048, transpose=True, bias=True, softc
     # The loss is about 10 (20 with smoothing); each logit errs by a few roundings of a sum of 24 terms.
     assert abs(loss.item() - expected.item()) <= 2e-6 * expected.item()
     for ours, exact in zip(got, torch.autograd.grad(expected, wide, upstream.double()), strict=True):
-        # dz and the result are rounded to the dtype; the exponents, of up to 20, are rounded twice in float32.
+        # dz, its unit gradient and the result are rounded to the dtype; the exponents, of up to 20, twice in float32.
         limit = 3 * torch.finfo(x.dtype).eps + 40 * torch.finfo(torch.float32).eps
         assert (ours.double() - exact).norm() <= limit * exact.norm()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_several_blocks(torch_backend, dtype, random):
-    """Blocks of rows and of columns, the last of which are narrow."""
+    """On a CPU three chunks of rows, in float16 blocks of rows and of columns; the last ones are narrow."""
     check(torch_backend, random, dtype, transpose=dtype == "bfloat16", softcap=8.0)
+
+
+@pytest.mark.parametrize("options", [
+    {"dtype": "bfloat16", "rows": 9000},
+    {"dtype": "bfloat16", "rows": 9000, "transpose": False, "softcap": 100.0},
+    {"dtype": "bfloat16", "rows": 8008, "depth": 27},
+    {"dtype": "float32", "rows": 8004},
+], ids=["halves", "[in, classes]", "blocks of halves", "float32"])  # fmt: skip
+def test_chunks_of_rows(torch_gpu, options, random):
+    """Three chunks on a GPU. The rows of 27 elements are misaligned, and few rows are left for the last chunk."""
+    check(torch_gpu, random, ignored=700, **options)
+
+
+def test_gradients_in_the_forward_and_in_the_backward(torch_backend, random):
+    """Three chunks of rows have the same bits in both, whatever gradients are wanted."""
+    torch, ops = torch_backend.torch, torch_backend.torch.ops.fusedops
+    rows, depth, classes = 600 if torch_backend.device == "cpu" else 4600, 8, 66_000
+    x, weight, bias = (
+        torch_backend.tensor(random.standard_normal(shape), "bfloat16")
+        for shape in ((rows, depth), (classes, depth), (classes,))
+    )
+    labels = torch.as_tensor(random.integers(0, classes, rows), device=x.device)
+    upstream = torch.tensor(0.7, device=x.device)
+    inputs, options = (x, weight, labels, bias), (-100, 0.0, "mean", 0.0, True, 0, 0)
+
+    def results(*kept):
+        loss, lse, count, *unit = ops.linear_cross_entropy(*inputs, *options, *kept)
+        assert [each.numel() > 0 for each in unit] == list(kept)
+        backward = ops.linear_cross_entropy_backward
+        return loss, *backward(upstream, *inputs, lse, count, *unit, *options, True, True, True)
+
+    for kept in ((True, True, True), (True, False, False), (False, True, False)):
+        for got, expected in zip(results(*kept), results(False, False, False), strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_gradients_are_kept_for_inputs_that_a_tape_watches(tf_backend):
+    tf, fo = tf_backend.tf, tf_backend.functions
+    x, weight, labels = tf.ones((3, 4)), tf.Variable(tf.ones((5, 4))), tf.constant([0, 1, 2])
+
+    def step(watched):
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            loss = fo.linear_cross_entropy(x, weight, labels)
+        return tape.gradient(loss, weight)
+
+    def kept(function, *arguments):
+        graph = tf.function(function).get_concrete_function(*arguments).graph
+        call = next(op for op in graph.get_operations() if op.type == "FusedopsLinearCrossEntropy")
+        return [call.get_attr(f"keep_{name}") for name in ("dx", "dweight", "dbias")]
+
+    assert kept(lambda: step([])) == [False, True, False]
+    assert kept(lambda: step([x])) == [True, True, False]
+    assert kept(lambda: fo.linear_cross_entropy(x, weight, labels)) == [False, False, False]
 
 
 @pytest.mark.parametrize("options", [
@@ -80,7 +136,7 @@ def test_a_label_that_is_no_class(any_backend, random):
 
 
 def test_memory_is_below_that_of_the_logits(torch_gpu):
-    """Besides the gradients, memory is limited to half of the logits' size."""
+    """Besides the gradients and the lower halves of the weight's, memory is limited to half of the logits' size."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     rows, depth, classes = 4096, 512, 131_072
     x = torch.randn(rows, depth, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -89,5 +145,5 @@ def test_memory_is_below_that_of_the_logits(torch_gpu):
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     fo.linear_cross_entropy(x, weight, labels).backward()
-    gradients = 2 * (x.numel() + weight.numel())
+    gradients = 2 * (x.numel() + 2 * weight.numel())
     assert torch.cuda.max_memory_allocated() - before - gradients < rows * classes

@@ -131,9 +131,10 @@ class LinearCrossEntropy(Specification):
             "dbias": row + 4 + pairwise(rows),
         }
 
-    def storage_roundings(self, x, weight, labels, **options):
-        """dz."""
-        return {"dx": 1, "dweight": 1, "dbias": 1}
+    def storage_roundings(self, x, weight, labels, reduction="mean", **options):
+        """dz, and the gradients that are multiplied by the upstream gradient."""
+        count = 1 if reduction == "none" else 2
+        return {"dx": count, "dweight": count, "dbias": count}
 
     bad = bad_calls(
         "linear_cross_entropy",
