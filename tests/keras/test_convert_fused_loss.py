@@ -447,7 +447,7 @@ REASONS = {
     "it has another __call__ than Keras's": own_call,
     "it has another compute_loss than Keras's": lambda keras: patched(keras, "compute_loss"),
     "it has another test_step than Keras's": lambda keras: patched(keras, "test_step"),
-    "it has 2 outputs": lambda keras: keras.Model((model := dense(keras)).input, [model.output, model.output]),
+    "it is not built: begin it with an Input": lambda keras: keras.Sequential([keras.layers.Dense(VOCABULARY)]),
     "its head is a keras.src.layers.activations.softmax.Softmax": lambda keras: keras.Model(
         (model := dense(keras)).input, keras.layers.Softmax()(model.output)
     ),
@@ -478,12 +478,49 @@ def test_why_a_model_keeps_its_logits(keras, fk, reason, capsys):
     assert type(model) is kind
 
 
-def test_two_outputs_with_a_loss_each(keras, fk, capsys):
-    """The report names the outputs, not the losses, which the kernel supports."""
-    model = REASONS["it has 2 outputs"](keras)
-    losses = [keras.losses.SparseCategoricalCrossentropy(from_logits=True) for _ in model.outputs]
-    fk.convert(compiled(keras, model, losses), fuse_loss=True)
-    assert f"kept Functional {model.name!r}: it has 2 outputs" in capsys.readouterr().out
+@pytest.mark.parametrize("container", ["list", "dict"])
+def test_outputs_with_losses_of_their_own(keras, fk, container, random, monkeypatch):
+    """Two outputs are logits with weights, and one is read by another loss."""
+    x, y, weights = batch(random, plain := dense(keras))
+    states = plain.layers[-2].output
+    outputs = {
+        "a": plain.output,
+        "b": keras.layers.Dense(VOCABULARY)(states),
+        "c": keras.layers.Dense(2, name="c")(states),
+    }
+    crossentropy = keras.losses.SparseCategoricalCrossentropy
+    losses = {"a": crossentropy(from_logits=True), "b": crossentropy(from_logits=True, reduction="sum"), "c": "mse"}
+    targets = {"a": y, "b": y[::-1], "c": random.random((BATCH, LENGTH, 2))}
+    sample_weight = {"a": weights, "b": None, "c": weights}
+    within = dict if container == "dict" else lambda each: list(each.values())
+    model = keras.Model(plain.input, within(outputs))
+    before, found = model.get_weights(), []
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        compiled(keras, model, loss=within(losses), loss_weights=within({"a": 1.0, "b": 0.01, "c": 0.5}))
+        converted(fk, model, fuse_loss=fuse_loss)
+        calls = heads_called(monkeypatch, model)
+        data = x, within(targets), within(sample_weight)
+        found.append([model.train_on_batch(*data), model.train_on_batch(*data)])
+        assert bool(calls) is not fuse_loss
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def test_a_sequential_model(keras, fk, random, monkeypatch, tmp_path):
+    x, y, _ = batch(random, plain := dense(keras))
+    model = keras.Sequential(plain.layers, name="sequence")
+    before, found = model.get_weights(), []
+    for fuse_loss in (False, True):
+        model.set_weights(before)
+        converted(fk, compiled(keras, model), fuse_loss=fuse_loss)
+        calls = heads_called(monkeypatch, model)
+        found.append(model.fit(x, y, batch_size=2, epochs=2, shuffle=False, verbose=0).history["loss"])
+        assert bool(calls) is not fuse_loss
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is keras.Sequential
+    assert_same_bits(values(loaded(x))[0], values(model(x))[0])
 
 
 @pytest.mark.parametrize("fuse_loss", [False, True])
@@ -512,7 +549,7 @@ def test_rematerialized_or_another_loss(keras, fk, capsys):
     for options, reason in (
         ({}, "it has an activity regularizer or a RematScope"),
         ({"loss": "sparse_categorical_crossentropy"}, "its loss is no SparseCategoricalCrossentropy(from_logits=True)"),
-        ({"loss": keras.losses.SparseCategoricalCrossentropy()}, "its loss is no SparseCategoricalCrossentropy"),
+        ({"loss": keras.losses.SparseCategoricalCrossentropy()}, "its loss reads probabilities; leave out the softmax"),
         ({"loss": lambda y, logits: logits[..., 0]}, "its loss is no SparseCategoricalCrossentropy"),
     ):
         fk.convert(compiled(keras, model, **options), fuse_loss=True)

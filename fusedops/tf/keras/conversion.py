@@ -36,9 +36,9 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
     compiled model around it is not updated. A callback of `fit` may convert the model between two steps. A layer with
     dropout keeps its seed generator, but drops other elements with the same seeds; the report says so.
 
-    With `fuse_loss=True`, a compiled functional model makes no logits in the steps of `fit`, `train_on_batch`,
-    `evaluate` and `test_on_batch`. Its output must be that of a `Dense` layer or of a reversed `ReversibleEmbedding`,
-    as in KerasHub's causal language models. `fusedops.tf.linear_cross_entropy` computes its
+    With `fuse_loss=True`, a compiled functional or sequential model makes no logits in the steps of `fit`,
+    `train_on_batch`, `evaluate` and `test_on_batch`. Its output, or one of several, must be that of a `Dense` layer or
+    of a reversed `ReversibleEmbedding`, as in KerasHub's causal language models. `fusedops.tf.linear_cross_entropy` computes its
     SparseCategoricalCrossentropy from the last hidden states, with a soft cap, and weighted, masked and reduced as
     before. Calls of the model, `predict` and `generate` return logits as ever.
 

@@ -50,7 +50,7 @@ class Layers(conversion.Rules):
         return kind in _OF_KERAS or hub.is_known(kind)
 
     def has_counterpart(self, kind: type) -> bool:
-        return self.is_known(kind) or (self._fuse_loss and issubclass(kind, internals.Functional))
+        return self.is_known(kind) or (self._fuse_loss and issubclass(kind, fused_loss.KINDS))
 
     def counterpart(self, kind: type) -> type:
         if issubclass(kind, keras.Model):

@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 import keras
 
 from fusedops.conversion import subclass
-from fusedops.tf.keras.internals import Functional, metrics_of, unpack_singleton
+from fusedops.tf.keras.internals import Functional, functional_of, metrics_of, unpack_singleton
 from fusedops.tf.keras.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
+
+KINDS = (Functional, keras.Sequential)  # of models whose steps can omit logits
 
 # The methods of a model that a step calls.
 _KNOWN = ("__call__", "call", "compute_loss", "compute_metrics", "test_step", "train_step")
@@ -30,7 +32,7 @@ _stepping: ContextVar[keras.Model | None] = ContextVar("_stepping", default=None
 
 
 class WithoutLogits(FusedLayer):
-    """Precedes the class of a functional model among the bases of its counterpart."""
+    """Precedes the class of a functional or sequential model among the bases of its counterpart."""
 
     original: ClassVar[type]
 
@@ -51,20 +53,27 @@ class WithoutLogits(FusedLayer):
             _stepping.set(None)
         if not is_step or self.why_not():
             return super().call(inputs, training=training, mask=mask, **kwargs)
-        head = Head.of(self.outputs[0])
-        logits = Logits(head, self._trunk(head)(inputs, training=training, mask=mask, **kwargs))
-        return unpack_singleton(keras.tree.pack_sequence_as(self.output, [logits]))  # as Keras packs its outputs
+        heads = _heads(self)
+        outputs = keras.tree.flatten(self._trunk(heads)(inputs, training=training, mask=mask, **kwargs))
+        outputs = [Logits(head, x) if head else x for head, x in zip(heads, outputs, strict=True)]
+        packed = keras.tree.pack_sequence_as(functional_of(self).output, outputs)
+        return unpack_singleton(packed)  # as Keras packs its outputs
 
-    def _trunk(self, head: Head) -> Any:
-        """The call of the model without its head.
+    def _trunk(self, heads: list[Head | None]) -> Any:
+        """The call of the model without these heads.
 
         The model itself holds it. A global table would never drop it, since its graph leads to the models around this
         one, and from them to this one. It is a method set past Keras, which neither tracks nor saves it.
         """
-        if "_call_of_trunk" not in vars(self):
-            trunk = keras.Model(self.input, head.states, name=self.name)
-            object.__setattr__(self, "_call_of_trunk", trunk.call)
-        return vars(self)["_call_of_trunk"]
+        if "_calls_of_trunk" not in vars(self):
+            object.__setattr__(self, "_calls_of_trunk", {})
+        calls = vars(self)["_calls_of_trunk"]
+        left_out = tuple(map(bool, heads))
+        if left_out not in calls:
+            graph = functional_of(self)
+            outputs = [head.states if head else x for head, x in zip(heads, graph.outputs, strict=True)]
+            calls[left_out] = keras.Model(graph.input, outputs, name=self.name).call
+        return calls[left_out]
 
     def __reduce__(self) -> Any:
         load, saved = super().__reduce__()
@@ -102,29 +111,65 @@ def has_loss(model: keras.Model) -> bool:
 
 
 def unfused(model: keras.Model) -> str | None:
-    """The reason why a model computes logits in its steps; None if a counterpart omits them; "" without a loss."""
+    """The reason why a model computes logits in its steps; None if a counterpart omits some; "" without a loss."""
     if not has_loss(model):
         return ""
-    if not isinstance(model, Functional):
+    if not isinstance(model, KINDS):
         return "it is no functional model"
+    if functional_of(model) is None:
+        return "it is not built: begin it with an Input"
     kind = model.original if isinstance(model, WithoutLogits) else type(model)
     own = next((name for name in _KNOWN if name in vars(model) or _is_own(kind, name)), None)
     if own:
         return f"it has another {own} than Keras's"
-    if len(model.outputs) != 1:  # checked first, since each of several outputs may have a loss
-        return f"it has {len(model.outputs)} outputs"
-    losses = keras.tree.flatten(model.loss)
-    if len(losses) != 1 or type(losses[0]) is not SparseCategoricalCrossentropy or not losses[0].from_logits:
-        return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
+    reasons = _reasons(model)
+    if all(reasons):
+        return reasons[0]
     if model.activity_regularizer is not None or model._remat_mode is not None:
         return "it has an activity regularizer or a RematScope"
-    return Head.of(model.outputs[0]).why_not() or (_METRICS if metrics_of(model) else None)
+    return _METRICS if metrics_of(model) else None
+
+
+def _reasons(model: keras.Model) -> list[str | None]:
+    """For each output, the reason why it is computed in a step; None if it is logits that only their loss reads."""
+    return [
+        _why_not(loss) or Head.of(output).why_not()
+        for loss, output in zip(_losses(model), functional_of(model).outputs, strict=True)
+    ]
+
+
+def _heads(model: keras.Model) -> list[Head | None]:
+    """The heads that a step omits."""
+    outputs = functional_of(model).outputs
+    return [None if reason else Head.of(x) for reason, x in zip(_reasons(model), outputs, strict=True)]
+
+
+def _losses(model: keras.Model) -> list[Any]:
+    """The loss of each output, as Keras assigns it; None for an output without one."""
+    graph = functional_of(model)
+    if isinstance(model.loss, dict):
+        output = graph.output
+        names = keras.tree.flatten({key: key for key in output}) if isinstance(output, dict) else graph.output_names
+        return [model.loss.get(name) for name in names]
+    losses, count = keras.tree.flatten(model.loss), len(graph.outputs)
+    if len(losses) == 1:
+        return losses * count
+    return losses if len(losses) == count else [None] * count  # Keras raises an error
+
+
+def _why_not(loss: Any) -> str | None:
+    if isinstance(loss, keras.losses.SparseCategoricalCrossentropy) and not loss.from_logits:
+        return "its loss reads probabilities; leave out the softmax and give the loss from_logits=True"
+    if type(loss) is not SparseCategoricalCrossentropy:
+        return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
+    return None
 
 
 def _is_own(kind: type, name: str) -> bool:
     """True if the method of a model's class may differ from Keras's."""
     method = getattr(kind, name)
-    return method is not getattr(Functional, name) and (getattr(method, "__module__", None), name) != _OF_HUB
+    of_keras = next(getattr(each, name) for each in KINDS if issubclass(kind, each))
+    return method is not of_keras and (getattr(method, "__module__", None), name) != _OF_HUB
 
 
 def note(model: keras.Model, asked: bool) -> str | None:
@@ -132,11 +177,11 @@ def note(model: keras.Model, asked: bool) -> str | None:
     reason = unfused(model)
     if reason not in (None, _METRICS):
         return None
-    head = Head.of(model.outputs[0])
-    saving = f"{2 * head.classes * head.dtype.size / 1000:,.0f} kB a token"
+    heads = [head for head in _heads(model) if head]
+    saving = f"{sum(2 * head.classes * head.dtype.size for head in heads) / 1000:,.0f} kB a token"
     if isinstance(model, WithoutLogits) and not reason:
         return f"{model.name!r} makes no logits in training, which saves {saving}"
-    if asked or len(model.outputs[0].shape) < 3:  # a classifier has few logits
+    if asked or all(len(head.states.shape) < 3 for head in heads):  # a classifier has few logits
         return None
     condition = ", if it is compiled without metrics" if reason else ""
     return f"fuse_loss=True would leave out the logits of {model.name!r} in training: {saving}{condition}"

@@ -26,6 +26,12 @@ def layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(dict.fromkeys(model._flatten_layers()))
 
 
+def functional_of(model: keras.Model) -> Functional | None:
+    """The graph of layers that a model calls: its own, or that of a Sequential once it is built."""
+    found = model._functional if isinstance(model, keras.Sequential) else model
+    return found if isinstance(found, Functional) else None
+
+
 def has_layers(thing: Any) -> bool:
     return bool(getattr(thing, "_layers", None))
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import fusedops.tf as fo
 from fusedops.conversion import full_name
+from fusedops.functions.common import Reduction
 from fusedops.tf.keras.dense import Dense
 from fusedops.tf.keras.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
 
@@ -82,8 +83,8 @@ class Head:
         passes_on = self.layer.supports_masking and not self.softcap
         return self.layer.compute_mask(states, get_keras_mask(states)) if passes_on else None
 
-    def losses(self, states: tf.Tensor, labels: tf.Tensor, ignore_index: int) -> tf.Tensor:
-        """The cross-entropy of each row of the output."""
+    def loss(self, states: tf.Tensor, labels: tf.Tensor, ignore_index: int, reduction: Reduction) -> tf.Tensor:
+        """The cross-entropy of the rows of the output."""
         layer, bias, softcap, transposed = self.layer, None, self.softcap, False
         with AutocastScope(layer.compute_dtype):  # as when the layer is called
             if not self._is_reversed:
@@ -98,7 +99,7 @@ class Head:
             labels,
             None if bias is None else tf.cast(bias, self.dtype),
             ignore_index=ignore_index,
-            reduction="none",
+            reduction=reduction,
             softcap=softcap,
             transpose_weight=transposed,
         )
@@ -122,8 +123,8 @@ class Logits:
     def computed(self) -> tf.Tensor:
         return self.head.logits(self.states)
 
-    def losses(self, labels: tf.Tensor, ignore_index: int) -> tf.Tensor:
-        return self.head.losses(self.states, labels, ignore_index)
+    def loss(self, labels: tf.Tensor, ignore_index: int, reduction: Reduction) -> tf.Tensor:
+        return self.head.loss(self.states, labels, ignore_index, reduction)
 
 
 def _uncapped(output: Any) -> tuple[Any, float]:

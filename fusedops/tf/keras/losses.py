@@ -78,6 +78,8 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             logits = y_pred.computed() if isinstance(y_pred, Logits) else y_pred
             return super().__call__(y_true, logits, sample_weight)
         with keras.name_scope(self.name):
+            if isinstance(y_pred, Logits) and sample_weight is None and self.reduction not in (None, "none"):
+                return self._total(y_true, y_pred)
             losses = self.call(y_true, y_pred)
             masks = [mask for mask in map(get_keras_mask, (y_pred, losses)) if mask is not None]
             mask = functools.reduce(tf.logical_and, masks) if masks else None
@@ -86,17 +88,38 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     def call(self, y_true: Any, y_pred: Any) -> tf.Tensor:
         if self.why_not(y_true, y_pred):
             return super().call(y_true, y_pred)
-        labels = tf.squeeze(y_true, -1) if y_true.shape.rank == y_pred.shape.rank else y_true
-        labels = tf.cast(labels, tf.int64)  # on a GPU, TensorFlow compares int32 on the host
-        ignored = ignore_index(self.ignore_class)
+        labels, ignored = _labels(y_true, y_pred), ignore_index(self.ignore_class)
         if isinstance(y_pred, Logits):
-            losses = y_pred.losses(labels, ignored)
+            losses = y_pred.loss(labels, ignored, "none")
         else:
             logits = tf.cast(y_pred, tf.float64) if self.dtype == "float64" else y_pred
             losses = fo.cross_entropy(logits, labels, ignore_index=ignored, reduction="none")
         if self.ignore_class is not None:
             set_keras_mask(losses, tf.not_equal(labels, tf.cast(self.ignore_class, labels.dtype)))
         return losses
+
+    def _total(self, y_true: tf.Tensor, y_pred: Logits) -> tf.Tensor:
+        """The reduced loss of rows without weights of their own.
+
+        It is a multiple of the sum, whose forward computes the gradients, too. Keras's reduction of ones gives the
+        factor.
+        """
+        labels, ignored = _labels(y_true, y_pred), ignore_index(self.ignore_class)
+        mask = get_keras_mask(y_pred)
+        if self.ignore_class is not None:
+            counts = tf.not_equal(labels, ignored)
+            mask = counts if mask is None else tf.logical_and(mask, counts)
+        if mask is not None:
+            labels = tf.where(mask, labels, tf.constant(ignored, labels.dtype))
+        total = tf.cast(y_pred.loss(labels, ignored, "sum"), self.dtype)
+        ones = tf.ones_like(labels, self.dtype)
+        rows = tf.reduce_sum(ones if mask is None else tf.cast(mask, self.dtype))
+        return total * tf.math.divide_no_nan(reduce_weighted_values(ones, None, mask, self.reduction, self.dtype), rows)
+
+
+def _labels(y_true: tf.Tensor, y_pred: Any) -> tf.Tensor:
+    labels = tf.squeeze(y_true, -1) if y_true.shape.rank == y_pred.shape.rank else y_true
+    return tf.cast(labels, tf.int64)  # on a GPU, TensorFlow compares int32 on the host
 
 
 def _is_column(y_true: tf.Tensor, rank: int) -> bool:
