@@ -254,17 +254,18 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at, Division
   first_class = call.attributes[at.first_class];
 
   const int64_t size = size_of(compute_dtype(dtype)), all_rows = std::max<int64_t>(rows, 1);
-  // As many rows of this size as fit, in multiples.
+  // As many rows of this size as fit, in multiples, or the least number of rows.
   const auto rows_of = [&](int64_t bytes, int64_t row_bytes, int64_t multiple, int64_t least) {
     const int64_t most = bytes / std::max<int64_t>(row_bytes, 1);
-    return std::min(most < multiple ? std::max(most, least) : most / multiple * multiple, all_rows);
+    return std::min(most < std::max(multiple, least) ? std::max(most, least) : most / multiple * multiple, all_rows);
   };
   if (division == by_rows) {
     constexpr int64_t kRows = LossTiles::kBlockRows;
-    const int64_t bytes = call.context.cuda ? kChunkBytes : kChunkBytesOnCpu;
+    const ChunkSize& chunk = call.context.cuda ? kChunkOnGpu : kChunkOnCpu;
     block_columns = std::max<int64_t>(columns, 1);
-    chunk_rows = rows_of(bytes, columns * size_of(dtype), kRows, kRows);
-    block_rows = rows_of(bytes, columns * size, kRows, kRows);
+    chunk_rows = rows_of(chunk.dz_bytes, columns * size_of(dtype), kRows, chunk.least_rows);
+    const bool is_narrow = size > size_of(dtype);  // otherwise the sums have the memory of dz
+    block_rows = is_narrow ? rows_of(chunk.sum_bytes, columns * size, kRows, kRows) : chunk_rows;
     return;
   }
   const int64_t tile = LossTiles::kTileBytes / size;

@@ -60,40 +60,47 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) coarse.at(row, tile) = sums;
 }
 
-constexpr int kGradientPacks = 2;  // per thread
+constexpr int kGradientPacks = 4;  // per thread: many bytes in flight
 
-// dz, [rows, columns], of a block of logits.
+// dz, [rows, columns], of a block of logits. dz may have the memory of the sums. Limit: memory bandwidth.
 template <bool kAligned, class T>
 __global__ void __launch_bounds__(kThreads)
     block_gradient_kernel(const LossGradient<compute_t<T>> gradient, const LogitBlock<T> block, T* dz,
                           const RowTiles tiles) {
   using A = compute_t<T>;
-  constexpr int kSize = kPackSize<T>, kWideSize = kPackSize<A>;
+  constexpr int kSize = kPackSize<T>, kWideSize = kPackSize<A>, kWidePacks = kSize / kWideSize;
   begin_kernel();
   const TileThread me(tiles);
   if (me.row >= block.rows) return;
   const int64_t row = block.row + me.row, label = gradient.labels[row];
-  const bool ignored = gradient.is_ignored(label);
+  const bool ignored = gradient.is_ignored(label);  // uniform over the threads of the row
+  const A* const sums = block.products + me.row * block.columns;
+  Pack<A> packs[kGradientPacks][kWidePacks] = {};
+  if (!ignored) {
+#pragma unroll
+    for (int p = 0; p < kGradientPacks; ++p)
+#pragma unroll
+      for (int part = 0; part < kWidePacks; ++part) {
+        const int64_t at = me.at<T>(me.start, p) + part * kWideSize;
+        packs[p][part] = load_row_pack<kAligned>(sums + at, block.columns - at);
+      }
+  }
   const A slope = gradient.is_class(label) ? gradient.slope(row) : std::numeric_limits<A>::quiet_NaN();
   const auto derivative = gradient.derivative(row, slope), of_label = gradient.derivative_of_label(row, slope);
-  const A* const sums = block.products + me.row * block.columns;
 #pragma unroll
   for (int p = 0; p < kGradientPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
     if (at >= block.columns) return;
     A values[kSize] = {};
-    if (!ignored) {  // uniform over the threads of the row
+    if (!ignored) {
 #pragma unroll
-      for (int part = 0; part < kSize; part += kWideSize) {
-        const Pack<A> pack = load_row_pack<kAligned>(sums + at + part, block.columns - at - part);
-#pragma unroll
-        for (int i = 0; i < kWideSize; ++i) {
-          const int64_t column = at + part + i;
-          if (!kAligned && column >= block.columns) break;
-          const auto logit = block.logit(pack.values[i], column);
-          const bool is_label = block.first_class + column == label;
-          values[part + i] = (is_label ? of_label : derivative)(logit.value) * logit.slope;
-        }
+      for (int i = 0; i < kSize; ++i) {
+        const int64_t column = at + i;
+        if (!kAligned && column >= block.columns) break;
+        const auto logit = block.logit(packs[p][i / kWideSize].values[i % kWideSize], column);
+        auto chosen = derivative;  // a reference would keep both in local memory
+        if (block.first_class + column == label) chosen = of_label;
+        values[i] = chosen(logit.value) * logit.slope;
       }
     }
     store_row_pack<kAligned>(rounded<T>(values), dz + me.row * block.columns + at, block.columns - at);

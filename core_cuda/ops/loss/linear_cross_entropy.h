@@ -248,9 +248,12 @@ struct LinearLogits {
   // kBlockBytes: the sums of a block stay in the L2 cache of a large GPU. kGradientBytes: size of dz, unless a minimum
   // of columns exceeds it; each block of columns reads and writes the sums of dx.
   static constexpr int64_t kBlockBytes = 32 << 20, kGradientBytes = 128 << 20;
-  // by_rows: size of dz and of the sums, unless a minimum of rows exceeds it. Each chunk reads and writes the sums of
-  // dW: as a bf16 chunk of 128 256 columns has 1024 rows, the product takes longer than that.
-  static constexpr int64_t kChunkBytes = 256 << 20, kChunkBytesOnCpu = 64 << 20;
+  // by_rows: sizes of dz and of the sums, unless a minimum of rows exceeds them. Each chunk reads and writes the sums
+  // of dW, which on a GPU takes as long as a product over 800 rows, and each block of sums reads W.
+  struct ChunkSize {
+    int64_t dz_bytes, least_rows, sum_bytes;
+  };
+  static constexpr ChunkSize kChunkOnGpu = {512 << 20, 1024, 256 << 20}, kChunkOnCpu = {64 << 20, 256, 64 << 20};
 
   DType dtype;
   int64_t rows, depth, columns;

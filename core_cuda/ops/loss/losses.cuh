@@ -123,7 +123,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
 template <class T, class Logit>
 Status store_tile_stats(const Losses<compute_t<T>>& losses, const LogitRows<T>& logits, const Logit& logit,
                         const TileStats<compute_t<T>>& to, const Context& context) {
-  const RowTiles tiles = row_tiles<T, kSumPacks>(logits.columns);
+  // The threads of a tile follow from the whole row, so that a block of columns has the same sums.
+  RowTiles tiles = row_tiles<T, kSumPacks>(losses.columns);
+  tiles.per_row = std::max<int64_t>((logits.columns + tiles.groups.tile - 1) / tiles.groups.tile, 1);
   const bool aligned = are_rows_aligned(logits.columns, logits.data, logits.stride);
   return launch(context, aligned ? tile_stats_kernel<true, T, Logit> : tile_stats_kernel<false, T, Logit>,
                 tiles.blocks(logits.rows), tiles.groups.block_threads, losses, logits, logit, tiles, to);

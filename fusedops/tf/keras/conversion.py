@@ -38,9 +38,9 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
 
     With `fuse_loss=True`, a compiled functional or sequential model makes no logits in the steps of `fit`,
     `train_on_batch`, `evaluate` and `test_on_batch`. Its output, or one of several, must be that of a `Dense` layer or
-    of a reversed `ReversibleEmbedding`, as in KerasHub's causal language models. `fusedops.tf.linear_cross_entropy` computes its
-    SparseCategoricalCrossentropy from the last hidden states, with a soft cap, and weighted, masked and reduced as
-    before. Calls of the model, `predict` and `generate` return logits as ever.
+    of a reversed `ReversibleEmbedding`, as in KerasHub's causal language models. `fusedops.tf.linear_cross_entropy`
+    computes its SparseCategoricalCrossentropy from the last hidden states, with a soft cap, and weighted, masked and
+    reduced as before. Calls of the model, `predict` and `generate` return logits as ever.
 
     The logits are still computed, and the report says why, for another loss; for metrics, which read them; for a head
     that is quantized or more than a product and a cap; and for a model with a step of its own. KerasHub compiles its
