@@ -26,8 +26,8 @@ def layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(dict.fromkeys(model._flatten_layers()))
 
 
-def functional_of(model: keras.Model) -> Functional | None:
-    """The graph of layers that a model calls: its own, or that of a Sequential once it is built."""
+def functional_of(model: keras.Model) -> Any:
+    """The Functional that a model calls: itself, or that of a Sequential; None before it is built."""
     found = model._functional if isinstance(model, keras.Sequential) else model
     return found if isinstance(found, Functional) else None
 
