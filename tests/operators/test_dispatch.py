@@ -26,7 +26,7 @@ SOURCES = [
 
 # Properties of a GPU that the tables read: compute capability, multiprocessors, shared memory, sm90 kernels.
 H100, A100 = (9, 0, 132, 233472, 1), (8, 0, 108, 167936, 0)
-WHOLE, SUMS, SPLIT_PART = range(3)  # kinds of results
+WHOLE, SUMS, SPLIT_PART, HALVES = range(4)  # kinds of results
 
 
 class Problem:
@@ -100,6 +100,12 @@ PRODUCTS = [
     (Product(HALF, 200, 264, 65536), "split-K", "split-K"),
     (Product(HALF, 264, 200, 1024, batch=9, result=SPLIT_PART), "sm90 tiles 128x128", "sm80 tiles 64x64"),
     (Product(HALF, 4096, 4096, 4096, result=SUMS), "sm90 large tiles 128x256", "sm80 tiles 64x64"),
+    (
+        Product(HALF, 32000, 4096, 2048, 1, 0, result=HALVES),
+        "sm90 ping-pong halves 128x128",
+        "blocks of halves",
+    ),
+    (Product(HALF, 64, 4096, 2048, 1, 0, result=HALVES), "blocks of halves", "blocks of halves"),
     (Product(HALF, 512, 512, 512, batch=8), "sm90 large tiles 128x256", "sm80 tiles 128x128"),
     (Product(HALF, 50257, 72, 1001, 1, pad=7), "parts by TMA", "sm80 tiles 128x128"),
     (Product(HALF, 4096, 4096, 1027), "aligned copies", "aligned copies"),

@@ -44,7 +44,8 @@ struct Reader {
     };
     const auto a = matrix(m, k, transpose_a), b = matrix(k, n, transpose_b);
     Matmul product(dtype, batch, m, n, k, a, b, tensor());
-    if (result > 0) product.to_sums(/*add=*/result == 1);
+    if (result == 1 || result == 2) product.to_sums(/*add=*/result == 1);
+    if (result == 3) product.to_halves(tensor(), /*add=*/true, /*round=*/false);
     if (result == 2) product.is_split = true;
     product.epilogue.activation = int(number());
     const ProductProblem problem(product, gpu);
