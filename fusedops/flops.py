@@ -47,6 +47,7 @@ def _matmul_backward(
 
 
 @flops("linear")
+@flops("linear_log_prob")
 def _linear(x: Shape, weight: Shape, transpose_weight: bool, **_: Any) -> int:
     return 2 * prod(x) * (weight[0] if transpose_weight else weight[1])
 
@@ -65,10 +66,11 @@ def _linear_cross_entropy(
 
 
 @flops("linear_cross_entropy_backward")
+@flops("linear_log_prob_backward")
 def _linear_cross_entropy_backward(
     x: Shape, weight: Shape, bias: Shape | None, transpose_weight: bool, **rest: Any
 ) -> int:
-    dx, dweight, dbias = (rest[f"need_{name}"] and not _is_given(rest[f"unit_{name}"]) for name in _GRADIENTS)
+    dx, dweight, dbias = (rest[f"need_{name}"] and not _is_given(rest.get(f"unit_{name}")) for name in _GRADIENTS)
     recomputes = dx or dweight or (dbias and bias is not None)
     return (recomputes + dx + dweight) * _linear(x, weight, transpose_weight)
 

@@ -192,7 +192,7 @@ class _Builder:
         return (self.spec.draw if plan.any_options else self.spec.sample)(plan.shape, self.random)
 
     def _input(self, name: str, values: np.ndarray) -> Tensor:
-        if values.dtype.kind == "f":
+        if values.dtype.kind == "f" and values.dtype != np.float32:
             wide = self.plan.wide_parameters and name in self.spec.parameters
             values = rounded(values, "float32" if wide else self.plan.dtype)
         if name in self.mapped:

@@ -115,7 +115,7 @@ BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # recorded by autograd for a backward that is not run
 
 # Number of weight matrices of matrix products and layers.
-WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1}
+WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1, "linear_log_prob": 1}
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,14 @@ def _c(case: Any) -> Layout:
     return Layout((m, n), 0)
 
 
+def _row(case: Any) -> Layout:
+    return Layout(case.shape[:1], 0)
+
+
+def _classes(case: Any) -> int:
+    return int(case.shape[1])
+
+
 def _bias(case: Any) -> Layout:
     return Layout(case.shape[1:2], None)
 
@@ -104,7 +112,7 @@ OPERATORS = (
         inputs=(
             Input("x", _a),
             Input("weight", _b, values=_weights(0)),
-            Input("labels", lambda case: Layout(case.shape[:1], 0), gradient=False, classes=lambda case: case.shape[1]),
+            Input("labels", _row, gradient=False, classes=_classes),
         ),
         outputs={"out": scalar},
         mean=True,
@@ -114,5 +122,15 @@ OPERATORS = (
             lambda x, weight, labels: ops.LigerFusedLinearCrossEntropyFunction.apply(x, weight, labels)[0]
         ),
         quack=_quack_linear_cross_entropy,
+    ),
+    Operator(
+        "linear_log_prob",
+        inputs=(
+            Input("x", _a),
+            Input("weight", _b, values=_weights(0)),
+            Input("labels", _row, gradient=False, classes=_classes),
+        ),
+        outputs={"log_prob": _row, "lse": _row},
+        formula=lambda n: lambda x, weight, labels: n.log_prob(n.upcast(n.matmul(x, weight)), labels),
     ),
 )

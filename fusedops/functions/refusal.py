@@ -18,17 +18,20 @@ NAMES = {
     "attention_mask": "mask",
     "attn_mask": "mask",
     "beta": "bias",
+    "ce_weight": "class_weight",
     "dropout_p": "dropout",
     "epsilon": "eps",
     "gamma": "weight",
     "ignore_class": "ignore_index",
     "is_causal": "causal",
     "logits_soft_cap": "softcap",
+    "lse_square_scale": "z_loss",
     "sliding_window": "window",
     "sm_scale": "scale",
     "soft_cap": "softcap",
     "softmax_scale": "scale",
     "use_causal_mask": "causal",
+    "weight": "class_weight",
     "window_size": "window",
 }
 # Arguments of other libraries without a counterpart, and why. An entry applies to functions with a listed argument.
@@ -40,7 +43,6 @@ ABSENT = {
     "normalized_shape": (("eps",), "the last dimension is normalized"),
     "num_classes": (("labels",), "the shapes give the number of classes"),
     "training": (("rate",), "a call always drops elements"),
-    "weight": (("logits",), "classes have no weights: multiply the losses of reduction='none'"),
 }
 
 

@@ -10,31 +10,58 @@ from fusedops.gradients.products import affine
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("cross_entropy_backward", saves=("dloss", "logits", "labels"))
+@gradient("cross_entropy_backward", saves=("dloss", "logits", "labels", "class_weight"))
 def _cross_entropy_backward(f: Any, c: Any, gdlogits: Tensor) -> Mapping[str, Any]:
     return second_derivative(f, c, _loss, dy=("dloss",), logits=gdlogits)
 
 
-@gradient("linear_cross_entropy_backward", saves=("dloss", "x", "weight", "labels", "bias"))
+@gradient("linear_cross_entropy_backward", saves=("dloss", "x", "weight", "labels", "bias", "class_weight"))
 def _linear_cross_entropy_backward(
     f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
 ) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        logits = affine(f, c, x, weight, bias)
-        return _loss(f, c, c.softcap * f.tanh(logits / c.softcap) if c.softcap else logits)
+        return _loss(f, c, _logits(f, c, x, weight, bias))
 
     return second_derivative(f, c, plain, dy=("dloss",), x=gdx, weight=gdweight, bias=gdbias)
 
 
+@gradient("linear_log_prob_backward", saves=("dlog_prob", "x", "weight", "labels", "bias", "dlse", "dentropy"))
+def _linear_log_prob_backward(
+    f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
+) -> Mapping[str, Any]:
+    def plain(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
+        logits = _logits(f, c, x, weight, bias) / c.temperature
+        log_p = f.log_softmax(logits)
+        counts = f.unequal(c.labels, c.ignore_index)
+        of_label = f.first(f.sum_last(f.where(f.one_hot(c.labels, logits), log_p)))
+        entropy = -f.first(f.sum_last(f.multiply(f.probabilities(logits, ()), log_p)))
+        return f.where(counts, of_label), f.log_sum_exp(logits, ()), f.where(counts, entropy)
+
+    dy = ("dlog_prob", "dlse", "dentropy")
+    return second_derivative(f, c, plain, dy=dy, x=gdx, weight=gdweight, bias=gdbias)
+
+
+def _logits(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    logits = affine(f, c, x, weight, bias)
+    return c.softcap * f.tanh(logits / c.softcap) if c.softcap else logits
+
+
 def _loss(f: Any, c: Any, logits: Tensor) -> Tensor:
-    log_p = f.log_softmax(logits)
-    of_label = f.sum_last(f.where(f.one_hot(c.labels, logits), log_p))
-    loss = f.first((c.label_smoothing - 1.0) * of_label)
+    log_p, is_label = f.log_softmax(logits), f.one_hot(c.labels, logits)
+    weights = None if c.class_weight is None else f.cast(c.class_weight, logits)
+    weighted = log_p if weights is None else log_p * weights
+    loss = f.first((c.label_smoothing - 1.0) * f.sum_last(f.where(is_label, weighted)))
     if c.label_smoothing:
-        loss = loss - c.label_smoothing * f.first(f.mean_last(log_p))
+        loss = loss - c.label_smoothing * f.first(f.mean_last(weighted))
+    if c.z_loss:
+        lse = f.log_sum_exp(logits, ())
+        loss = loss + c.z_loss * lse * lse
     counts = f.unequal(c.labels, c.ignore_index)
     loss = f.where(counts, loss)
     if c.reduction == "none":
         return loss
     total = f.sum(loss)
-    return total if c.reduction == "sum" else total / f.sum(f.cast(counts, logits))
+    if c.reduction == "sum":
+        return total
+    rows = f.cast(counts, logits)
+    return total / f.sum(rows if weights is None else f.where(counts, f.first(f.sum_last(f.where(is_label, weights)))))

@@ -20,6 +20,7 @@ Inputs = tuple[Any, ...]
 DTypes = tuple[torch.dtype | None, ...]  # one per input; None: no tensor
 
 _PROMOTED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_CAST = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
@@ -30,7 +31,8 @@ def autocast_dtype(device: str) -> torch.dtype | None:
 def autocast(declaration: Operator) -> Callable[[Inputs], Inputs] | None:
     """The function that casts a call's inputs while autocast is on; None if there is nothing to cast."""
     if declaration.autocast:
-        return _cast
+        with_gradients = {gradient.input for step in declaration.derivative for gradient in step.gradients}
+        return functools.partial(_cast, tuple(x.name in with_gradients for x in declaration.inputs))
     if len(declaration.inputs) < 2 or not declaration.differentiable:
         return None
     return functools.partial(_promoted, declaration.name)
@@ -41,14 +43,17 @@ def takes(name: str, dtypes: DTypes) -> bool:
     return _known_widest(name, dtypes) is None
 
 
-def _cast(inputs: Inputs) -> Inputs:
-    """The inputs in autocast's dtype if it is on for their device. float64 stays, as in torch's own products."""
+def _cast(has_gradient: tuple[bool, ...], inputs: Inputs) -> Inputs:
+    """The inputs in autocast's dtype if it is on for their device.
+
+    float64 stays, as in torch's own products, and so do inputs without a gradient, such as weights of classes.
+    """
     dtype = _dtype_at(inputs)
     if dtype is None:
         return inputs
     return tuple(
-        x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64 else x
-        for x in inputs
+        x.to(dtype) if cast and isinstance(x, torch.Tensor) and x.dtype in _CAST else x
+        for x, cast in zip(inputs, has_gradient, strict=True)
     )
 
 

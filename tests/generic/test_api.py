@@ -117,7 +117,7 @@ def test_arguments_of_other_libraries_get_a_suggestion(package, argument):
         ("softmax", 1, {"dim": -1}, "dim must be left out, since the last dimension is taken"),
         ("softmax", 1, {"axis": -1}, "axis must be left out, since the last dimension is taken"),
         ("layer_norm", 4, {}, "positional arguments must be x, weight, bias, and eps must be given by name"),
-        ("cross_entropy", 2, {"weight": None}, "weight must be left out, since classes have no weights"),
+        ("cross_entropy", 2, {"weight": None}, "weight must be given as class_weight"),
     ],
 )
 def test_calls_in_the_style_of_other_libraries_are_refused(package, name, count, options, expected):

@@ -14,7 +14,11 @@ import pytest
 from tests.specifications import BUILT_IN, is_of_an_expression
 
 # Numbers without bounds: factors of an elementwise formula, and a label.
-UNBOUNDED = {("polynomial_activation", "coefficients"), ("cross_entropy", "ignore_index")}
+UNBOUNDED = {
+    ("polynomial_activation", "coefficients"),
+    ("cross_entropy", "ignore_index"),
+    ("log_prob", "ignore_index"),
+}
 
 
 LARGEST, TINY = sys.float_info.max, sys.float_info.min
@@ -40,7 +44,7 @@ def outside(attribute: Any) -> list[Any]:
         return [int(x) for x in (least - 1, most + 1) if math.isfinite(x)]
     found = [math.nan, -math.inf]
     if least > -LARGEST:  # not a subnormal number, which TensorFlow's threads flush to 0
-        found.append(-TINY if least == 0 else math.nextafter(least, -math.inf))
+        found.append({0: -TINY, TINY: 0.0}.get(least, math.nextafter(least, -math.inf)))
     if most < LARGEST:
         found.append(most if attribute.bounds.is_open else math.nextafter(most, math.inf))
     return found + [math.inf] * math.isfinite(most)
@@ -78,6 +82,8 @@ def expected(attribute: Any) -> str:
     least, most, is_open = attribute.bounds.least, attribute.bounds.most, attribute.bounds.is_open
     if (least, most) == (-LARGEST, LARGEST):
         return "a finite number"
+    if least == TINY:
+        return "a finite number above 0"
     if most == LARGEST:
         return f"a finite number, at least {least:g}"
     if most == math.inf:
@@ -114,7 +120,10 @@ def test_every_number_has_bounds_or_needs_none(any_backend):
     assert without == {*UNBOUNDED, ("rope", "seq_dim")}  # counted from either end: its range follows from x
 
 
-NUMBERS = ("eps", "weight_offset", "scale", "softcap", "window", "seq_dim", "dropout", "rate", "label_smoothing")
+NUMBERS = (
+    *("eps", "weight_offset", "scale", "softcap", "window", "seq_dim", "dropout", "rate", "label_smoothing"),
+    *("temperature", "z_loss"),
+)
 CASES = [
     pytest.param(spec, name, id=f"{spec.name}-{name}")
     for spec in BUILT_IN
@@ -131,8 +140,12 @@ def attribute_of(backend: Any, spec: Any, option: str) -> Any:
 def test_every_bounded_option_is_a_case(any_backend):
     """The part of the classes in a loss is an option of the operator alone."""
     cases = {(case.values[0].name, case.values[1]) for case in CASES}
-    names = {spec.operator: spec.name for spec in BUILT_IN}
-    options = {(names[operator.name], x.name) for operator, x in bounded(any_backend) if operator.name in names}
+    options = {
+        (spec.name, x.name)
+        for spec in BUILT_IN
+        for operator, x in bounded(any_backend)
+        if operator.name == spec.operator
+    }
     assert cases == {(name, option) for name, option in options if option not in ("first_class", "classes")}
 
 

@@ -65,6 +65,8 @@ def recorded(backend: Any, spec: Any, random: np.random.Generator) -> list[Opera
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             upstream = [backend.from_numpy(random.random(tuple(y.shape))).to(y.dtype) for y in outputs]
             torch.autograd.grad(outputs, [inputs[name] for name in wanted], upstream)
+        with Recorder(), torch.no_grad():  # a forward may do more if a gradient is wanted
+            backend.call(spec.name, inputs, sample.options)
     return list(found.values())
 
 

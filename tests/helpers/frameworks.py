@@ -46,12 +46,14 @@ class Backend:
         return f"{self.framework}-{self.device}"
 
     def tensors(self, sample: Sample, dtype: str, spec: Specification | None = None) -> dict[str, Any]:
-        """The sample's inputs, its floating arrays in dtype; with a spec, its parameters in float32."""
+        """The sample's inputs, its arrays of float64 in dtype; with a spec, its parameters in float32."""
         parameters = spec.parameters if spec else ()
+
+        def dtype_of(name: str, array: np.ndarray) -> str:
+            return "float32" if name in parameters or array.dtype == np.float32 else dtype
+
         return {
-            name: self.tensor(value, "float32" if name in parameters else dtype)
-            if isinstance(value, np.ndarray)
-            else value
+            name: self.tensor(value, dtype_of(name, value)) if isinstance(value, np.ndarray) else value
             for name, value in sample.inputs.items()
         }
 

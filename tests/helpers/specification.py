@@ -14,8 +14,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Sample:
-    """One call: arrays in float64 (integers and bools keep their dtypes), numbers or, for an absent optional input,
-    None, in the order of the public signature."""
+    """One call: arrays in float64, numbers or, for an absent optional input, None, in the public signature's order.
+    Arrays of integers, bools and float32 keep their dtypes in every call."""
 
     inputs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)

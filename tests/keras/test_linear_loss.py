@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 UNITS = 7
-OPTIONS = ({}, {"softcap": 2.0}, {"reduction": "sum", "ignore_class": 2}, {"reduction": "none", "label_smoothing": 0.1})
+WEIGHTS = [0.5 * i for i in range(UNITS)]
+OPTIONS = (
+    *({}, {"softcap": 2.0}, {"reduction": "sum", "ignore_class": 2}, {"reduction": "none", "label_smoothing": 0.1}),
+    {"class_weight": WEIGHTS, "z_loss": 0.1, "label_smoothing": 0.1},
+)
 
 
 @pytest.fixture
@@ -27,8 +31,12 @@ def made(keras, fk, **options):
         if layer.softcap:
             logits = layer.softcap * keras.ops.tanh(logits / layer.softcap)
         smooth = layer.label_smoothing
-        shares = keras.ops.one_hot(labels, UNITS) * (1 - smooth) + smooth / UNITS
+        weights = np.float32(layer.class_weight or [1.0] * UNITS)
+        shares = (keras.ops.one_hot(labels, UNITS) * (1 - smooth) + smooth / UNITS) * weights
         losses = -keras.ops.sum(shares * keras.ops.log_softmax(logits), -1)
+        losses += layer.z_loss * keras.ops.logsumexp(logits, -1) ** 2
+        if layer.class_weight and layer.reduction == "mean":
+            return keras.ops.sum(losses) / keras.ops.sum(keras.ops.take(weights, labels))
         if ignored is not None:
             losses = keras.ops.where(labels == ignored, 0.0, losses)
         return {"mean": keras.ops.mean, "sum": keras.ops.sum, "none": lambda x: x}[layer.reduction](losses)

@@ -76,14 +76,14 @@ def test_gradients_in_the_forward_and_in_the_backward(torch_backend, random):
         for shape in ((rows, depth), (classes, depth), (classes,))
     )
     labels = torch.as_tensor(random.integers(0, classes, rows), device=x.device)
-    upstream = torch.tensor(0.7, device=x.device)
-    inputs, options = (x, weight, labels, bias), (-100, 0.0, "mean", 0.0, True, 0, 0)
+    upstream, class_weight = torch.tensor(0.7, device=x.device), torch.rand(classes, device=x.device)
+    inputs, options = (x, weight, labels, bias), (-100, 0.0, "mean", 0.0, True, 1e-3, 0, 0)
 
     def results(*kept):
-        loss, lse, count, *unit = ops.linear_cross_entropy(*inputs, *options, *kept)
+        loss, lse, count, *unit = ops.linear_cross_entropy(*inputs, class_weight, *options, *kept)
         assert [each.numel() > 0 for each in unit] == list(kept)
         backward = ops.linear_cross_entropy_backward
-        return loss, *backward(upstream, *inputs, lse, count, *unit, *options, True, True, True)
+        return loss, *backward(upstream, *inputs, lse, count, class_weight, *unit, *options, True, True, True)
 
     expected = results(False, False, False)
     for kept in ((True, True, True), (False, True, False)):

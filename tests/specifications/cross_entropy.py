@@ -10,9 +10,13 @@ IGNORED = -100
 
 class CrossEntropy(Specification):
     name = "cross_entropy"
-    signature = "(logits, labels, *, ignore_index=-100, label_smoothing=0.0, reduction='mean')"
+    signature = (
+        "(logits, labels, *, ignore_index=-100, label_smoothing=0.0, reduction='mean', class_weight=None, z_loss=0.0)"
+    )
     outputs = ("loss",)
     compute_dtype_outputs = ("loss",)
+    shared = ("class_weight",)
+    not_differentiable = ("class_weight",)
     least_rank = 1
     row_options: Mapping[str, Any] = {"reduction": "none"}
 
@@ -26,6 +30,11 @@ class CrossEntropy(Specification):
                 yield call((4, 3, 11), random, f"{reduction}-{smoothing}", **options)
                 yield call((11,), random, f"{reduction}-{smoothing}-one-row", **options)
                 yield call((300, 7), random, f"{reduction}-{smoothing}-int32", np.int32, **options)
+            # Weights that are 0 and others, in the label's term and in that of all classes.
+            options = {"reduction": reduction, "label_smoothing": 0.1, "z_loss": 1e-2}
+            yield call((4, 3, 11), random, f"{reduction}-weighted-z", weighted=True, **options)
+            yield call((6, 11), random, f"{reduction}-weighted", np.int32, weighted=True, reduction=reduction)
+        yield call((2, 40_000), random, "segments-weighted", weighted=True, label_smoothing=0.1, z_loss=1e-3)
         yield call((5, 9), random, "smooth", label_smoothing=1.0)
         yield call((2, 40_000), random, "segments", label_smoothing=0.1)
         for ignore_index in (0, 3, -1):
@@ -43,10 +52,9 @@ class CrossEntropy(Specification):
 
     def draw(self, shape, random):
         options = {"label_smoothing": pick(random, 0.0, 0.1, 1.0), "reduction": pick(random, "mean", "sum", "none")}
-        sample = call(shape, random, dtype=pick(random, np.int32, np.int64), **options)
-        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of no rows is NaN
-            return Sample(sample.inputs, {**options, "reduction": "sum"})
-        return sample
+        options["z_loss"] = pick(random, 0.0, 1e-2)
+        dtype, weighted = pick(random, np.int32, np.int64), pick(random, True, False)
+        return without_empty_mean(call(shape, random, dtype=dtype, weighted=weighted, **options))
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
@@ -60,34 +68,26 @@ class CrossEntropy(Specification):
             yield Sample({"logits": equal, "labels": labels[: len(values)]}, options, f"equal-{smoothing}")
         yield Sample({"logits": pairs[:1], "labels": np.array([IGNORED])})  # the mean of no rows
 
-    def reference(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+    def reference(self, logits, labels, **options):
         with np.errstate(all="ignore"):
-            losses = Rows(logits, labels, ignore_index).losses(label_smoothing)
-            return reduced(losses, labels, ignore_index, reduction)
+            rows = Rows(logits, labels, **options)
+            return rows.reduced(rows.losses())
 
-    def magnitude(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+    def magnitude(self, logits, labels, **options):
         with np.errstate(all="ignore"):
-            sizes = Rows(logits, labels, ignore_index).loss_magnitudes(label_smoothing)
-            return reduced(sizes, labels, ignore_index, reduction)
+            rows = Rows(logits, labels, **options)
+            return rows.reduced(rows.loss_magnitudes())
 
-    def gradients(self, dloss, *, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+    def gradients(self, dloss, *, logits, labels, **options):
         with np.errstate(all="ignore"):
-            rows = Rows(logits, labels, ignore_index)
-            rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
-            slopes = slope(dloss, logits.dtype, labels, ignore_index, reduction)
-            return {"logits": np.where(rows.ignored[..., None], 0, (np.exp(rows.log_p) - rest) * slopes)}
+            return {"logits": Rows(logits, labels, **options).gradient(dloss)}
 
-    def gradient_magnitude(self, dloss, *, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+    def gradient_magnitude(self, dloss, *, logits, labels, **options):
         """The terms, plus the effect of an exponent's roundings on the softmax."""
         with np.errstate(all="ignore"):
-            rows = Rows(logits, labels, ignore_index)
-            p = np.exp(rows.log_p)
-            p = np.where(p == 0, 0, p * (1 + np.abs(rows.log_sum) + np.abs(rows.below)))
-            rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
-            slopes = np.abs(slope(dloss, logits.dtype, labels, ignore_index, reduction))
-            return {"logits": np.where(rows.ignored[..., None], 0, (p + rest) * slopes)}
+            return {"logits": Rows(logits, labels, **options).gradient_magnitude(dloss)}
 
-    def roundings(self, logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
+    def roundings(self, logits, labels, **options):
         row = 8 + pairwise(logits.shape[-1])
         return {"loss": row + pairwise(labels.size), "dlogits": row + 4}
 
@@ -107,69 +107,146 @@ class CrossEntropy(Specification):
             "reduction must be one of mean, sum, none; got 'average'": {"reduction": "average"},
             "reduction must be a string; got None": {"reduction": None},
             "ignore_index must be an integer; got 0.5": {"ignore_index": 0.5},
+            "class_weight must be float32; got float64": {"class_weight": "float64[3]"},
+            "class_weight must have shape [3], one number for each class; got [2]": {"class_weight": "float32[2]"},
+            "class_weight must have shape [3], one number for each class; got [3, 1]": {
+                "class_weight": "float32[3, 1]"
+            },
+            "z_loss must be a finite number, at least 0; got -1": {"z_loss": -1.0},
             "labels must be a tensor; got NoneType": {"labels": None},
         },
     )
 
 
 class Rows:
-    """Intermediate values of the losses and their gradients, row by row."""
+    """Intermediate values of the losses and their gradients, row by row.
 
-    def __init__(self, logits, labels, ignore_index):
-        self.logits, self.classes = logits, logits.shape[-1]
+    `error`: the magnitude of the logits' own errors, for each row.
+    """
+
+    def __init__(
+        self,
+        logits,
+        labels,
+        ignore_index=IGNORED,
+        label_smoothing=0.0,
+        reduction="mean",
+        class_weight=None,
+        z_loss=0.0,
+    ):
+        self.logits, self.labels, self.classes = logits, labels, logits.shape[-1]
+        self.smoothing, self.reduction, self.z_loss = label_smoothing, reduction, logits.dtype.type(z_loss)
         self.ignored = labels == ignore_index
         self.is_label = np.where(self.ignored, -1, labels)[..., None] == np.arange(self.classes)
         self.max = logits.max(-1, keepdims=True, initial=-np.inf)
         self.below = logits - self.max
         self.log_sum = np.log(np.exp(self.below).sum(-1, keepdims=True))
         self.log_p = self.below - self.log_sum
+        self.lse = (self.max + self.log_sum)[..., 0]
+        self.is_weighted = class_weight is not None
+        self.weights = np.ones(self.classes, logits.dtype) if class_weight is None else class_weight
+        self.weight = self.of_label(np.broadcast_to(self.weights, logits.shape))
 
-    def losses(self, smoothing):
-        dtype = self.logits.dtype.type
-        log_sum = self.log_sum[..., 0]
-        loss = dtype(1 - smoothing) * (log_sum - self.of_label(self.below))
-        if smoothing:
-            loss = loss + dtype(smoothing) * (log_sum - self.below.mean(-1))
+    @property
+    def target(self):
+        """The target distribution, times the weights."""
+        return (self.uniform() + self.is_label * self.logits.dtype.type(1 - self.smoothing)) * self.weights
+
+    @property
+    def scale(self):
+        """The factor of the softmax in the gradient."""
+        scale = self.target.sum(-1) if self.is_weighted else self.logits.dtype.type(1)
+        return scale + 2 * self.z_loss * self.lse if self.z_loss else np.broadcast_to(scale, self.lse.shape)
+
+    def losses(self):
+        dtype, log_sum = self.logits.dtype.type, self.log_sum[..., 0]
+        loss = log_sum - self.of_label(self.below)
+        if self.is_weighted:
+            loss = loss * self.weight
+        if self.smoothing:
+            mean = log_sum * self.weights.mean() if self.is_weighted else log_sum
+            loss = dtype(1 - self.smoothing) * loss + dtype(self.smoothing) * (mean - self.weighted_mean(self.below))
+        if self.z_loss:
+            loss = loss + self.z_loss * self.lse * self.lse
         return np.where(self.ignored, dtype(0), loss)
 
-    def loss_magnitudes(self, smoothing):
+    def loss_magnitudes(self, error=0):
         """log_sum errs by the effect of the exponents' roundings."""
         finite = np.where(np.isfinite(self.below), -self.below, 0)
-        size = 1 + np.sum(np.exp(self.log_p) * finite, -1) + np.abs(self.log_sum[..., 0])
-        size = size + np.abs(self.of_label(self.below))
-        if smoothing:
-            size = size + smoothing * finite.mean(-1)
+        log_sum = 1 + np.sum(np.exp(self.log_p) * finite, -1) + np.abs(self.log_sum[..., 0]) + 2 * error
+        size = (log_sum + np.abs(self.of_label(self.below))) * (self.weight if self.is_weighted else 1)
+        if self.smoothing:
+            size = size + self.smoothing * (log_sum * self.weights.mean() + self.weighted_mean(finite))
+        if self.z_loss:
+            lse = np.abs(self.max[..., 0]) + log_sum
+            size = size + self.z_loss * np.abs(self.lse) * (np.abs(self.lse) + 2 * lse)
         return np.where(self.ignored, 0, size)
+
+    def gradient(self, dloss):
+        rest = (np.exp(self.log_p) * self.scale[..., None] - self.target) * self.slope(dloss)
+        return np.where(self.ignored[..., None], 0, rest)
+
+    def gradient_magnitude(self, dloss, error=0):
+        error = np.asarray(error)[..., None]
+        log_sum = 1 + np.abs(self.log_sum)
+        scale = np.abs(self.scale)[..., None]
+        if self.z_loss:
+            finite = np.where(np.isfinite(self.below), -self.below, 0)
+            exponents = np.sum(np.exp(self.log_p) * finite, -1, keepdims=True)
+            scale = scale + 2 * self.z_loss * (np.abs(self.max) + log_sum + exponents + error)
+        p = np.exp(self.log_p)
+        p = np.where(p == 0, 0, p * (log_sum + np.abs(self.below) + 2 * error) * scale)
+        return np.where(self.ignored[..., None], 0, (p + self.target) * np.abs(self.slope(dloss)))
+
+    def reduced(self, losses):
+        if self.reduction == "none":
+            return losses
+        total = losses.sum()
+        return np.asarray(total if self.reduction == "sum" else total / self.count())
+
+    def count(self):
+        counts = self.weight if self.is_weighted else np.ones_like(self.weight)
+        return np.where(self.ignored, self.logits.dtype.type(0), counts).sum()
+
+    def slope(self, dloss):
+        """The factor of each row's gradient."""
+        return np.asarray(dloss / self.count() if self.reduction == "mean" else dloss)[..., None]
 
     def of_label(self, values):
         return np.where(self.is_label, values, 0).sum(-1)
 
-    def uniform(self, smoothing):
-        return self.logits.dtype.type(smoothing / self.classes if self.classes else 0)
+    def weighted_mean(self, values):
+        return (values * self.weights if self.is_weighted else values).mean(-1)
 
-    def share_of_label(self, smoothing):
-        return self.is_label * self.logits.dtype.type(1 - smoothing)
+    def uniform(self):
+        return self.logits.dtype.type(self.smoothing / self.classes if self.classes else 0)
 
 
-def call(shape, random, name="", dtype=np.int64, **options):
+def without_empty_mean(sample):
+    """The call with a sum in place of a mean of no rows, or of rows whose weights are 0, which is NaN."""
+    labels, weights = sample.inputs["labels"], sample.inputs.get("class_weight")
+    counted = labels[labels != sample.options.get("ignore_index", IGNORED)]
+    if counted.size and (weights is None or weights[counted].any()):
+        return sample
+    return Sample(sample.inputs, {**sample.options, "reduction": "sum"}, sample.name)
+
+
+def class_weights(random, classes):
+    """Multiples of 1/8, one of them 0, in float32."""
+    weights = random.integers(1, 16, size=classes).astype(np.float32) / 8
+    weights[: classes // 2 : 3] = 0
+    return weights
+
+
+def call(shape, random, name="", dtype=np.int64, weighted=False, **options):
     """Every fifth row is ignored, and every row without classes."""
     labels = random.integers(max(shape[-1], 1), size=shape[:-1]).astype(dtype)
     ignored = np.arange(labels.size).reshape(labels.shape) % 5 == 4
     labels = np.where(ignored | (shape[-1] == 0), dtype(IGNORED), labels)
-    return Sample({"logits": random.normal(size=shape), "labels": np.asarray(labels, dtype)}, options, name)
-
-
-def slope(dloss, dtype, labels, ignore_index, reduction):
-    """The factor of each row's gradient."""
-    count = dtype.type(1 if reduction != "mean" else np.sum(labels != ignore_index))
-    return np.asarray(dloss / count)[..., None]
-
-
-def reduced(losses, labels, ignore_index, reduction):
-    if reduction == "none":
-        return losses
-    total = losses.sum()
-    return np.asarray(total if reduction == "sum" else total / losses.dtype.type(np.sum(labels != ignore_index)))
+    inputs = {"logits": random.normal(size=shape), "labels": np.asarray(labels, dtype)}
+    if weighted:
+        inputs["class_weight"] = class_weights(random, shape[-1])
+    return Sample(inputs, options, name)
 
 
 SPECIFICATION = CrossEntropy()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
-from tests.specifications.cross_entropy import IGNORED, Rows, reduced, slope
+from tests.specifications.cross_entropy import IGNORED, Rows, class_weights, without_empty_mean
 from tests.specifications.linear import argument, size_of_argument, through_product
 
 
@@ -13,11 +13,12 @@ class LinearCrossEntropy(Specification):
     name = "linear_cross_entropy"
     signature = (
         "(x, weight, labels, bias=None, *, ignore_index=-100, label_smoothing=0.0, reduction='mean', softcap=0.0, "
-        "transpose_weight=True)"
+        "transpose_weight=True, class_weight=None, z_loss=0.0)"
     )
     outputs = ("loss",)
     compute_dtype_outputs = ("loss",)
-    shared = ("weight", "bias")
+    shared = ("weight", "bias", "class_weight")
+    not_differentiable = ("class_weight",)
     least_rank = 1
     row_options: Mapping[str, Any] = {"reduction": "none"}
     autocast = True
@@ -34,13 +35,16 @@ class LinearCrossEntropy(Specification):
                 options["transpose_weight"] = bool(number % 2) != bool(smoothing)
                 yield call((4, 3, 11), random, f"{reduction}-{smoothing}", bias=bool(smoothing), **options)
                 yield call((11,), random, f"{reduction}-{smoothing}-one-row", dtype=np.int32, **options)
+            options = {"reduction": reduction, "label_smoothing": 0.1, "z_loss": 1e-2, "softcap": 1.5}
+            yield call((4, 3, 11), random, f"{reduction}-weighted-z", bias=True, weighted=True, **options)
+            yield call((5, 11), random, f"{reduction}-weighted", weighted=True, reduction=reduction)
         # Around the 64 columns that block sizes are multiples of, and several tiles, with gradients in float16's range.
         for classes, transpose in ((64, True), (63, False), (129, True), (1, True)):
             name = f"{classes}-classes"
             yield call((70, 5), random, name, classes=classes, bias=True, transpose_weight=transpose)
         for transpose in (True, False):
             options = {"label_smoothing": 0.1, "softcap": 3.0, "reduction": "sum", "transpose_weight": transpose}
-            yield call((3, 2), random, f"vocabulary-{transpose}", classes=5_003, size=1 / 8, **options)
+            yield call((3, 2), random, f"vocabulary-{transpose}", classes=5_003, size=1 / 8, weighted=True, **options)
         for shape, classes in (((0, 3), 4), ((3, 0), 4), ((3, 0), 65)):
             options = {"reduction": "sum", "bias": True, "softcap": 1.0}
             yield call(shape, random, f"{shape[0]}x{shape[1]}x{classes}", classes=classes, **options)
@@ -61,11 +65,10 @@ class LinearCrossEntropy(Specification):
             "softcap": pick(random, 0.0, 2.0),
             "transpose_weight": pick(random, True, False),
         }
+        options["z_loss"] = pick(random, 0.0, 1e-2)
         classes, dtype = pick(random, 1, 3, 65), pick(random, np.int32, np.int64)
-        sample = call(shape, random, classes=classes, dtype=dtype, bias=pick(random, True, False), **options)
-        if np.all(sample.inputs["labels"] == IGNORED):  # the mean of no rows is NaN
-            return Sample(sample.inputs, {**options, "reduction": "sum"})
-        return sample
+        inputs = {"bias": pick(random, True, False), "weighted": pick(random, True, False)}
+        return without_empty_mean(call(shape, random, classes=classes, dtype=dtype, **inputs, **options))
 
     def special(self, values, random):
         labels = np.arange(len(values)) % 4
@@ -80,38 +83,30 @@ class LinearCrossEntropy(Specification):
     def reference(self, x, weight, labels, bias=None, softcap=0.0, transpose_weight=True, **options):
         with np.errstate(all="ignore"):
             logits, _ = capped(argument(x, weight, bias, transpose_weight), softcap)
-            return loss_of(logits, labels, **options)
+            rows = Rows(logits, labels, **options)
+            return rows.reduced(rows.losses())
 
-    def magnitude(
-        self, x, weight, labels, bias=None, softcap=0.0, transpose_weight=True, label_smoothing=0.0, **options
-    ):
+    def magnitude(self, x, weight, labels, bias=None, softcap=0.0, transpose_weight=True, **options):
         """The magnitude of the loss, to which an error of the logits contributes at most twice."""
         with np.errstate(all="ignore"):
             logits, _ = capped(argument(x, weight, bias, transpose_weight), softcap)
-            rows = Rows(logits, labels, options.get("ignore_index", IGNORED))
+            rows = Rows(logits, labels, **options)
             of_sums = size_of_argument(x, weight, bias, transpose_weight).max(-1, initial=0)
-            sizes = rows.loss_magnitudes(label_smoothing) + np.where(rows.ignored, 0, 2 * of_sums)
-            return reduced(sizes, labels, options.get("ignore_index", IGNORED), options.get("reduction", "mean"))
+            return rows.reduced(rows.loss_magnitudes(of_sums))
 
     def gradients(self, dloss, *, x, weight, labels, bias=None, transpose_weight=True, **options):
         with np.errstate(all="ignore"):
             dz = self.of_sums(dloss, argument(x, weight, bias, transpose_weight), labels, **options)
             return through_product(dz, x, weight, bias, transpose_weight)
 
-    def of_sums(
-        self, dloss, sums, labels, softcap=0.0, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean", size=None
-    ):
+    def of_sums(self, dloss, sums, labels, softcap=0.0, size=None, **options):
         """The gradient of the sums; with the `size` of the terms of the sums, the magnitude of that gradient."""
         logits, bend = capped(sums, softcap)
-        rows = Rows(logits, labels, ignore_index)
-        rest = rows.uniform(label_smoothing) + rows.share_of_label(label_smoothing)
-        slopes = slope(dloss, sums.dtype, labels, ignore_index, reduction)
-        p = np.exp(rows.log_p)
+        rows = Rows(logits, labels, **options)
         if size is None:
-            return np.where(rows.ignored[..., None], 0, (p - rest) * slopes * bend)
-        p = np.where(p == 0, 0, p * (1 + np.abs(rows.log_sum) + np.abs(rows.below) + 2 * size.max(-1, keepdims=True)))
+            return rows.gradient(dloss) * bend
         bends = bend + (size / softcap if softcap else 0)
-        return np.where(rows.ignored[..., None], 0, (p + rest) * np.abs(slopes) * bends)
+        return rows.gradient_magnitude(dloss, size.max(-1)) * bends
 
     def gradient_magnitude(self, dloss, *, x, weight, labels, bias=None, transpose_weight=True, **options):
         with np.errstate(all="ignore"):
@@ -150,13 +145,16 @@ class LinearCrossEntropy(Specification):
             "give x with the features last, as [2, 3, 5]": {"x": "float32[2, 5, 3]", "labels": "int64[2, 3]"},
             "label_smoothing must be in [0, 1]; got -0.5": {"label_smoothing": -0.5},
             "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
+            "z_loss must be a finite number, at least 0; got inf": {"z_loss": float("inf")},
+            "class_weight must be float32; got float16": {"class_weight": "float16[4]"},
+            "class_weight must have shape [4], one number for each class; got [3]": {"class_weight": "float32[3]"},
             "reduction must be one of mean, sum, none; got 'average'": {"reduction": "average"},
             "labels must be a tensor; got NoneType": {"labels": None},
         },
     )
 
 
-def call(shape, random, name="", classes=7, bias=False, ignored=5, dtype=np.int64, size=1.0, **options):
+def call(shape, random, name="", classes=7, bias=False, ignored=5, dtype=np.int64, size=1.0, weighted=False, **options):
     """Every `ignored`th row is ignored, and every row without classes."""
     x, depth = size * random.normal(size=shape), max(1, shape[-1]) ** 0.5
     transpose = options.get("transpose_weight", True)
@@ -164,8 +162,10 @@ def call(shape, random, name="", classes=7, bias=False, ignored=5, dtype=np.int6
     labels = random.integers(max(classes, 1), size=shape[:-1]).astype(dtype)
     is_ignored = np.arange(labels.size).reshape(labels.shape) % ignored == ignored - 1
     labels = np.asarray(np.where(is_ignored | (classes == 0), dtype(IGNORED), labels), dtype)
-    biases = random.normal(size=classes) if bias else None
-    return Sample({"x": x, "weight": weight, "labels": labels, "bias": biases}, options, name)
+    inputs = {"x": x, "weight": weight, "labels": labels, "bias": random.normal(size=classes) if bias else None}
+    if weighted:
+        inputs["class_weight"] = class_weights(random, classes)
+    return Sample(inputs, options, name)
 
 
 def capped(sums, cap):
@@ -174,10 +174,6 @@ def capped(sums, cap):
         return sums, np.ones_like(sums)
     tanh = np.tanh(sums / sums.dtype.type(cap))
     return sums.dtype.type(cap) * tanh, 1 - tanh * tanh
-
-
-def loss_of(logits, labels, ignore_index=IGNORED, label_smoothing=0.0, reduction="mean"):
-    return reduced(Rows(logits, labels, ignore_index).losses(label_smoothing), labels, ignore_index, reduction)
 
 
 SPECIFICATION = LinearCrossEntropy()

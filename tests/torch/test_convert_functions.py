@@ -178,7 +178,11 @@ OTHERS = {
     "layer_norm with a wrong weight": lambda f, x: f.layer_norm(x, (8,), x[0, :7]),
     "rms_norm without eps": lambda f, x: f.rms_norm(x, (8,)),
     "rms_norm of 16 bits": lambda f, x: f.rms_norm(x.bfloat16(), (8,)),
-    "cross_entropy with weights": lambda f, x: f.cross_entropy(x, x[:, 0].abs().long(), x[0].abs()),
+    "cross_entropy with weights": lambda f, x: f.cross_entropy(
+        x, x[:, 0].abs().long(), x[0].abs(), label_smoothing=0.1
+    ),
+    "cross_entropy with wide weights": lambda f, x: f.cross_entropy(x, x[:, 0].abs().long(), x[0].abs().double()),
+    "cross_entropy with negative weights": lambda f, x: f.cross_entropy(x, x[:, 0].abs().long(), x[0] - 9),
     "cross_entropy of probabilities": lambda f, x: f.cross_entropy(x, x.softmax(-1)),
     "cross_entropy of 16 bits": lambda f, x: f.cross_entropy(x.bfloat16(), x[:, 0].abs().long()),
     "cross_entropy of planes": lambda f, x: f.cross_entropy(x[None], x[:1].abs().long() % 4, reduction="none"),

@@ -101,7 +101,7 @@ def test_what_is_left_to_torch_has_its_bits(torch_backend, torch, fnn, random):
         ("Softmax", {"dim": 1}, (x,), "dim 1 is not the last"),
         ("Softmax", {"dim": -3}, (x,), "dim -3 is not the last"),
         ("Softmax", {"dim": -1}, (x[0, 0, 0],), "the input has no dimension"),
-        ("CrossEntropyLoss", {"weight": weights}, (x[0], labels[0]), "weight is set"),
+        ("CrossEntropyLoss", {"weight": weights.double()}, (x[0].double(), labels[0]), "weight is float64"),
         ("CrossEntropyLoss", {}, (x.transpose(1, 2), probabilities), "the target holds probabilities"),
         ("CrossEntropyLoss", {"ignore_index": 3}, (x[0], torch.tensor([3, 1] * 3).byte().to(x.device)), "uint8"),
     ):

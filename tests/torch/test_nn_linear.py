@@ -121,7 +121,11 @@ def test_a_weight_with_a_product_of_its_own(torch, fnn, x, base, compiled):
 def test_a_loss_that_is_left_to_torch(torch, fnn, x):
     """A head with a hook, or labels that are probabilities: the results are those of logits."""
     target = torch.arange(24, device=x.device).reshape(4, 6) % 5
-    for options in ({}, {"softcap": 2.0}, {"reduction": "none", "label_smoothing": 0.1}, {"ignore_index": 3}):
+    weighted = {"weight": torch.arange(5.0, device=x.device) / 2, "z_loss": 0.1}
+    for options in (
+        *({}, {"softcap": 2.0}, {"reduction": "none", "label_smoothing": 0.1}, {"ignore_index": 3}),
+        *(weighted, {**weighted, "ignore_index": 3, "reduction": "none"}, {**weighted, "label_smoothing": 0.1}),
+    ):
         loss = fnn.LinearCrossEntropyLoss(8, 5, bias=True, device=x.device, **options)
         expected = loss(x, target)
         loss.linear.register_forward_hook(lambda *_: None)

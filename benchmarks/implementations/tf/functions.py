@@ -19,6 +19,11 @@ def _attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, causal: bool) -> tf.Ten
     return tf.einsum("bhts,bshd->bthd", tf.cast(tf.nn.softmax(wide), v.dtype), v)
 
 
+def _log_prob(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    lse = tf.reduce_logsumexp(logits, axis=-1)
+    return tf.gather(logits, labels, axis=-1, batch_dims=1) - lse, lse
+
+
 FUNCTIONS = {
     "attention": _attention,
     "dropout": tf.nn.dropout,
@@ -31,6 +36,7 @@ FUNCTIONS = {
     "cross_entropy": lambda logits, labels: tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     ),
+    "log_prob": _log_prob,
     "join": lambda a, b: tf.concat((a, b), axis=-1),
     "upcast": lambda x: tf.cast(x, tf.float32) if x.dtype.size == 2 else x,
     "like": lambda y, x: tf.cast(y, x.dtype),

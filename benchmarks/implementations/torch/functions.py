@@ -33,6 +33,11 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
     return torch.cat(chunks, 2).transpose(1, 2)
 
 
+def _log_prob(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    lse = logits.logsumexp(-1)
+    return logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - lse, lse
+
+
 FUNCTIONS = {
     "attention": _attention,
     "dropout": F.dropout,
@@ -43,6 +48,7 @@ FUNCTIONS = {
     "mean": lambda x: x.mean(-1, keepdim=True),
     "softmax": lambda x: torch.softmax(x, -1),
     "cross_entropy": F.cross_entropy,
+    "log_prob": _log_prob,
     "join": lambda a, b: torch.cat((a, b), -1),
     "upcast": _upcast,
     "like": lambda y, x: y.to(x.dtype),

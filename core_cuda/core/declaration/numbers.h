@@ -17,6 +17,7 @@ inline std::string spelled(double number) {
 inline std::string bounds_text(const Attribute& attribute) {
   const auto [least, most, is_open] = *attribute.bounds;
   const std::string from = spelled(least), to = spelled(most);
+  if (least == kFinitePositive.least) return "a finite number above 0";
   if (most == kLargestFinite) return least == -most ? "a finite number" : "a finite number, at least " + from;
   if (most > kLargestFinite) return "at least " + from;
   if (attribute.type == Type::i64 && most == least + 1) return from + " or " + to;

@@ -87,6 +87,7 @@ struct Bounds {
 inline constexpr double kLargestFinite = std::numeric_limits<double>::max();
 inline constexpr Bounds kFinite{-kLargestFinite, kLargestFinite};
 inline constexpr Bounds kFiniteNotNegative{0, kLargestFinite};
+inline constexpr Bounds kFinitePositive{std::numeric_limits<double>::min(), kLargestFinite};
 inline constexpr Bounds kNotNegative{0, std::numeric_limits<double>::infinity()};
 inline constexpr Bounds kUnitInterval{0, 1};
 inline constexpr Bounds kBelowOne{0, 1, /*is_open=*/true};

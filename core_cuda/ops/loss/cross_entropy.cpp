@@ -34,7 +34,7 @@ Status forward_rows(const Call& call) {
   const Losses<A> losses(call, kAt, logits.rows, logits.columns);
   return cpu::finish_losses(
       losses, call.op.name, call.context, 50 + logits.columns / 2, static_cast<A*>(call.workspace),
-      [&](int64_t row) { return cpu::row_stats(losses, logits.row(row), logits.columns); },
+      [&](int64_t row) { return cpu::row_stats(losses, logits.row(row), losses.first_class, logits.columns); },
       [&](int64_t row, int64_t label) { return to_compute(logits.row(row)[losses.column_of(label)]); });
 }
 
@@ -49,8 +49,7 @@ Status backward_rows(const Call& call) {
   const auto logits = logits_of<T>(*call.inputs[kBackwardLogits]);
   const LossGradient<A> gradient(call, kBackwardAt, logits.rows, logits.columns);
   T* const dlogits = call.output<T>(output_of(kCrossEntropyBackward, "dlogits"));
-  int64_t count;
-  FUSEDOPS_TRY(cpu::count_rows(gradient, call.op.name, &count));
+  FUSEDOPS_TRY(cpu::check_labels(gradient, call.op.name));
   const bool streamed = cpu::is_streamed(logits.rows * logits.columns * sizeof(T));
   call.context.parallel_for(logits.rows, 50 + logits.columns / 2, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -61,11 +60,16 @@ Status backward_rows(const Call& call) {
         std::fill_n(dx, logits.columns, T{});
         continue;
       }
-      const A slope = gradient.slope(row);
-      cpu::apply(gradient.derivative(row, slope), streamed, logits.columns, dx, x);
+      const auto derivative = gradient.derivative(row);
+      if (gradient.has_shares())
+        for (int64_t i = 0; i < logits.columns; ++i)
+          dx[i] = from_compute<T>(derivative(to_compute(x[i]), gradient.target(gradient.first_class + i)));
+      else
+        cpu::apply([=, uniform = gradient.uniform](A logit) { return derivative(logit, uniform); }, streamed,
+                   logits.columns, dx, x);
       if (!gradient.has_column_of(label)) continue;
       const int64_t at = gradient.column_of(label);
-      dx[at] = from_compute<T>(gradient.derivative_of_label(row, slope)(to_compute(x[at])));
+      dx[at] = from_compute<T>(derivative(to_compute(x[at]), gradient.target_of_label(row, label)));
     }
   });
   return {};
@@ -81,7 +85,7 @@ Status cross_entropy_backward_cpu(const Call& call) {
 Operator cross_entropy() {
   return {kCrossEntropy,
           {.derivative = {{.op = "cross_entropy_backward",
-                           .inputs = {"dloss", "logits", "labels", "lse", "count"},
+                           .inputs = {"dloss", "logits", "labels", "lse", "count", "class_weight"},
                            .gradients = {{"logits", "dlogits"}}}},
            .rule = forward_rule,
            .workspace = forward_workspace,

@@ -66,9 +66,9 @@ struct RowOfLogits {
       if (is_in_row(at + i)) dlogits[at + i] = pack.values[i];
   }
 
- private:
   __device__ bool is_in_row(int64_t at) const { return at >= 0 && at < columns; }
 
+ private:
   __device__ Pack<T> first_pack(int64_t at) const {
     Pack<T> pack;
 #pragma unroll
@@ -93,21 +93,27 @@ __global__ void __launch_bounds__(kThreads, kAligned ? 4 : 3)
   const int64_t label = gradient.labels[me.row];  // after the loads of logits, which must not wait for it
   const int64_t own = gradient.column_of(label);
   const bool ignored = gradient.is_ignored(label);
-  const A slope = gradient.is_class(label) ? gradient.slope(me.row) : std::numeric_limits<A>::quiet_NaN();
-  const auto derivative = gradient.derivative(me.row, slope);
+  const auto derivative = gradient.derivative(me.row);
 #pragma unroll
   for (int p = 0; p < kBackwardPacks; ++p) {
     const int64_t at = me.at<T>(start, p);
     if (at >= logits.columns) return;
     A dx[kSize] = {};
     if (!ignored) {  // uniform over the threads of the row
+      if (gradient.has_shares()) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) dx[i] = derivative(element(packs[p], i));
+        for (int i = 0; i < kSize; ++i)
+          if (row.is_in_row(at + i))
+            dx[i] = derivative(element(packs[p], i), gradient.target(gradient.first_class + at + i));
+      } else {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) dx[i] = derivative(element(packs[p], i), gradient.uniform);
+      }
     }
     if (own >= at && own < at + kSize && !ignored) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (at + i == own) dx[i] = gradient.derivative_of_label(me.row, slope)(element(packs[p], i));
+        if (at + i == own) dx[i] = derivative(element(packs[p], i), gradient.target_of_label(me.row, label));
     }
     row.store(rounded<T>(dx), at);
   }

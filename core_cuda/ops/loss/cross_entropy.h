@@ -9,18 +9,19 @@ inline constexpr AttributeList kCrossEntropyOptions = {
     {"ignore_index", Type::i64, "-100"},
     {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
     {"reduction", Type::string, "mean", kReductions},
+    {.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
     {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
     {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},  // 0: the columns of logits
 };
 
 inline constexpr Signature kCrossEntropy{
     .name = "cross_entropy",
-    .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}},
+    .inputs = {{"logits", Kind::tensor, Layout::rows}, {"labels"}, optional_parameter("class_weight")},
     .outputs = {{"loss", "compute(logits)"}, {"lse", "compute(logits)", true}, {"count", "compute(logits)", true}},
     .attributes = kCrossEntropyOptions,
-    .axes = {{"...v, ... -> ..., ...L, 1/...; v@first_class/classes", "reduction=none"},
-             {"...v, ... -> 1/..., ...L, 1/...; v@first_class/classes", "reduction=sum"},
-             {"...v, ... -> 1/...:count, ...L, 1/...; v@first_class/classes", "reduction=mean"}},
+    .axes = {{"...v, ..., V -> ..., ...L, 1/...; v@first_class/classes", "reduction=none"},
+             {"...v, ..., V -> 1/..., ...L, 1/...; v@first_class/classes", "reduction=sum"},
+             {"...v, ..., V -> 1/...:count, ...L, 1/...; v@first_class/classes", "reduction=mean"}},
 };
 
 Operator cross_entropy();
@@ -28,12 +29,17 @@ FUSEDOPS_CUDA_KERNEL Status cross_entropy_cuda(const Call& call);
 
 inline constexpr Signature kCrossEntropyBackward{
     .name = "cross_entropy_backward",
-    .inputs = {{"dloss"}, {"logits", Kind::tensor, Layout::rows}, {"labels"}, {"lse"}, {"count"}},
+    .inputs = {{"dloss"},
+               {"logits", Kind::tensor, Layout::rows},
+               {"labels"},
+               {"lse"},
+               {"count"},
+               optional_parameter("class_weight")},
     .outputs = {{.name = "dlogits", .dtype = "logits", .padded = true}},
     .attributes = kCrossEntropyOptions,
-    .axes = {{"..., ...v, ..., ...L, 1/... -> ...v; v@first_class/classes", "reduction=none"},
-             {"1, ...v, ..., ...L, 1/... -> ...v; v@first_class/classes", "reduction=sum"},
-             {"1, ...v, ..., ...L, 1 -> ...v; v@first_class/classes", "reduction=mean"}},
+    .axes = {{"..., ...v, ..., ...L, 1/..., V -> ...v; v@first_class/classes", "reduction=none"},
+             {"1, ...v, ..., ...L, 1/..., V -> ...v; v@first_class/classes", "reduction=sum"},
+             {"1, ...v, ..., ...L, 1, V -> ...v; v@first_class/classes", "reduction=mean"}},
 };
 
 Operator cross_entropy_backward();

@@ -12,13 +12,9 @@ constexpr const GradientPlaces &kAt = kKeptGradients, &kBackwardAt = kNeededGrad
 constexpr auto kReduction = attribute_of<std::string>(kLinearCrossEntropy, "reduction");
 constexpr auto kBackwardReduction = attribute_of<std::string>(kLinearCrossEntropyBackward, "reduction");
 
-Status check_linear(Rule& rule, const LinearArguments& at, Shape* logits) {
-  return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], logits);
-}
-
 Status forward_rule(Rule& rule) {
   Shape logits;
-  FUSEDOPS_TRY(check_linear(rule, kAt, &logits));
+  FUSEDOPS_TRY(linear_logits_rule(rule, kAt, &logits));
   FUSEDOPS_TRY(loss_rule(rule, kLinearCrossEntropy, kAt.x, logits));
   const bool is_unit = has_unit_gradients(rule.attributes, kReduction, rule.inputs[kAt.x].dtype);
   const auto kept = [&](const GradientPlace& gradient, int input) {
@@ -32,7 +28,7 @@ Status forward_rule(Rule& rule) {
 
 Status backward_rule(Rule& rule) {
   Shape logits;
-  FUSEDOPS_TRY(check_linear(rule, kBackwardAt, &logits));
+  FUSEDOPS_TRY(linear_logits_rule(rule, kBackwardAt, &logits));
   FUSEDOPS_TRY(loss_backward_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x, logits));
   const auto needed = [&](const GradientPlace& gradient, int input) -> Status {
     rule.outputs[gradient.output] = rule.gradient(input, rule.attributes[gradient.asked], kBackwardAt.x);
@@ -54,7 +50,8 @@ size_t forward_workspace(const Call& call) {
   const bool keeps = has_kept_gradients(call);
   const auto division = keeps ? LinearLogits::by_rows : LinearLogits::by_columns;
   const LinearLogits linear(call, kAt, division);
-  return loss_memory(linear) + (keeps ? LossProducts(call, kAt, division, nullptr).workspace() : linear.block_bytes());
+  if (!keeps) return sum_logits_workspace(linear);
+  return loss_memory(linear) + LossProducts(call, kAt, division, nullptr).workspace();
 }
 
 size_t backward_workspace(const Call& call) {
@@ -66,8 +63,7 @@ size_t backward_workspace(const Call& call) {
 struct Cpu {
   template <class A>
   static Status check_labels(const LossRows<A>& rows, const Call& call) {
-    int64_t count;
-    return cpu::count_rows(rows, call.op.name, &count);
+    return cpu::check_labels(rows, call.op.name);
   }
 
   static Status multiply(const Matmul& product, void*, const Context& context) {
@@ -84,17 +80,17 @@ struct Cpu {
   }
 
   template <class A, class T>
-  static Status sum_rows(const Losses<A>& losses, const LinearLogits& linear, const LogitBlock<T>& block, T*,
+  static Status sum_rows(const LossRows<A>& losses, const LinearLogits& linear, const LogitBlock<T>& block, T*,
                          const LossMemory<A>& memory, int64_t tile, const Context& context) {
     FUSEDOPS_TRY(multiply(linear.product(block), nullptr, context));
     return reduce_block(losses, block, memory, tile, context);
   }
 
   template <class A, class T>
-  static Status reduce_block(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
+  static Status reduce_block(const LossRows<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
                              int64_t tile, const Context& context) {
     constexpr int64_t kTile = LossTiles::kTileBytes / sizeof(A);
-    const bool is_plain = !block.bias && block.cap == 0;
+    const bool is_plain = block.is_plain();
     context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
       A buffer[kTile];
       for (int64_t i = begin; i < end; ++i) {
@@ -109,7 +105,7 @@ struct Cpu {
             x = buffer;
           }
           if (label >= j && label < j + size) memory.label_logits[row] = x[label - j];
-          *to++ = cpu::row_stats(losses, x, size);
+          *to++ = cpu::row_stats(losses, x, block.first_class + j, size);
         }
       }
     });
@@ -118,10 +114,7 @@ struct Cpu {
 
   template <class A>
   static Status count(const Losses<A>& losses, const Call& call) {
-    int64_t count;
-    FUSEDOPS_TRY(cpu::count_rows(losses, call.op.name, &count));
-    *losses.count = static_cast<A>(count);
-    return {};
+    return cpu::store_count(losses, call.op.name);
   }
 
   template <class A>
@@ -151,23 +144,24 @@ struct Cpu {
         const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.first_class;
         const A* const x = block.products + i * block.columns;
         T* const to = dz + i * block.columns;
-        if (gradient.is_ignored(label)) {
+        if (gradient.is_zero(label)) {
           std::fill_n(to, block.columns, T{});
           continue;
         }
-        const A slope = gradient.slope(row);
-        const auto each = gradient.derivative(row, slope), of_label = gradient.derivative_of_label(row, slope);
-        const auto value = [&](const auto& derivative, int64_t j) {
+        const auto derivative = gradient.derivative(row);
+        const auto value = [&](int64_t j, A target) {
           const auto logit = block.logit(x[j], j);
-          return derivative(logit.value) * logit.slope;
+          return derivative.with_entropy(logit.value, target) * logit.slope;
         };
         const bool has_label = at >= 0 && at < block.columns;
-        const A of_label_logit = has_label ? value(of_label, at) : A(0);  // first: dz may have the memory of the sums
+        // First: dz may have the memory of the sums.
+        const A of_label_logit = has_label ? value(at, gradient.target_of_label(row, label)) : A(0);
         A buffer[cpu::kBlock];
         for (int64_t start = 0; start < block.columns; start += cpu::kBlock) {
           const int64_t size = std::min(cpu::kBlock, block.columns - start);
 #pragma GCC ivdep
-          for (int64_t j = 0; j < size; ++j) buffer[j] = value(each, start + j);
+          for (int64_t j = 0; j < size; ++j)
+            buffer[j] = value(start + j, gradient.target(block.first_class + start + j));
           for (int64_t j = 0; j < size; ++j) to[start + j] = from_compute<T>(buffer[j]);
         }
         if (has_label) to[at] = from_compute<T>(of_label_logit);
@@ -216,6 +210,34 @@ Status backward_cpu(const Call& call) {
 
 }  // namespace
 
+Status linear_logits_rule(Rule& rule, const LinearArguments& at, Shape* logits) {
+  return linear_rule(rule, at.x, at.weight, at.bias, rule.attributes[at.transpose_weight], logits);
+}
+
+size_t sum_logits_workspace(const LinearLogits& linear) { return loss_memory(linear) + linear.block_bytes(); }
+
+template <class T>
+Status sum_logits_cpu(const LinearLogits& linear, const LossRows<compute_t<T>>& rows,
+                      const LossMemory<compute_t<T>>& memory, const Context& context) {
+  return sum_logits<T, Cpu>(linear, rows, memory, context);
+}
+
+template <class T>
+Status differentiate_logits_cpu(const LossProducts& products, const LossGradient<compute_t<T>>& gradient,
+                                const Context& context) {
+  return gradients_by_columns<T, Cpu>(products, gradient, context);
+}
+
+#define FUSEDOPS_INSTANTIATE(T)                                                         \
+  template Status sum_logits_cpu<T>(const LinearLogits&, const LossRows<compute_t<T>>&, \
+                                    const LossMemory<compute_t<T>>&, const Context&);   \
+  template Status differentiate_logits_cpu<T>(const LossProducts&, const LossGradient<compute_t<T>>&, const Context&);
+FUSEDOPS_INSTANTIATE(double)
+FUSEDOPS_INSTANTIATE(float)
+FUSEDOPS_INSTANTIATE(f16)
+FUSEDOPS_INSTANTIATE(bf16)
+#undef FUSEDOPS_INSTANTIATE
+
 bool has_kept_gradients(const Call& call) {
   if (!has_unit_gradients(call.attributes, kReduction, call.inputs[kAt.x]->dtype)) return false;
   return kAt.dx.is_computed(call) || kAt.dweight.is_computed(call) ||
@@ -251,7 +273,8 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at, Division
   weight = Matmul::Matrix::of(weights, transpose);
   bias = biases ? biases->data : nullptr;
   softcap = call.attributes[at.softcap];
-  first_class = call.attributes[at.first_class];
+  temperature = at.temperature.index == kAbsent ? 1 : call.attributes[at.temperature];
+  first_class = call.attributes.or_zero(at.first_class);
 
   const int64_t size = size_of(compute_dtype(dtype)), all_rows = std::max<int64_t>(rows, 1);
   // As many rows of this size as fit, in multiples, or the least number of rows.
@@ -377,8 +400,8 @@ size_t LossProducts::workspace() const {
 Operator linear_cross_entropy() {
   return {kLinearCrossEntropy,
           {.derivative = {{.op = "linear_cross_entropy_backward",
-                           .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count", "unit_dx",
-                                      "unit_dweight", "unit_dbias"},
+                           .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count", "class_weight",
+                                      "unit_dx", "unit_dweight", "unit_dbias"},
                            .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
            .rule = forward_rule,
            .workspace = forward_workspace,

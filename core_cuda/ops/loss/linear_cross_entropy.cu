@@ -38,7 +38,7 @@ struct StoredLabelLogit {
 constexpr int kFinePerTile = LossTiles::kTileBytes / sizeof(float) / kFineColumns;
 
 __global__ void __launch_bounds__(kThreads)
-    combine_tiles_kernel(const Losses<float> losses, const RowStats<float>* fine, int64_t rows, int64_t tiles,
+    combine_tiles_kernel(const LossRows<float> losses, const RowStats<float>* fine, int64_t rows, int64_t tiles,
                          int64_t fine_tiles, const TileStats<float> coarse) {
   begin_kernel();
   const int64_t warp = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32, row = warp / tiles, tile = warp % tiles;
@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(kThreads)
   RowStats<float> sums = losses.combined(fine + lane * kPerLane, own);
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
-    RowStats<float> pair[2] = {sums,
-                               {exchanged(sums.max, offset), exchanged(sums.exponentials, offset),
-                                exchanged(sums.mean, offset), exchanged(sums.class_fraction, offset)}};
-    sums = pair[0].class_fraction == 0 ? pair[1] : pair[1].class_fraction == 0 ? pair[0] : losses.combined(pair, 2);
+    const RowStats<float> pair[2] = {sums,
+                                     {exchanged(sums.max, offset), exchanged(sums.exponentials, offset),
+                                      exchanged(sums.moment, offset), exchanged(sums.share, offset)}};
+    sums = losses.combined(pair, 2);
   }
   if (lane == 0) coarse.at(row, tile) = sums;
 }
@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(kThreads)
   const TileThread me(tiles);
   if (me.row >= block.rows) return;
   const int64_t row = block.row + me.row, label = gradient.labels[row];
-  const bool ignored = gradient.is_ignored(label);  // uniform over the threads of the row
+  const bool is_zero = gradient.is_zero(label);  // uniform over the threads of the row
   const A* const sums = block.products + me.row * block.columns;
   Pack<A> packs[kGradientPacks][kWidePacks] = {};
-  if (!ignored) {
+  if (!is_zero) {
 #pragma unroll
     for (int p = 0; p < kGradientPacks; ++p)
 #pragma unroll
@@ -85,35 +85,34 @@ __global__ void __launch_bounds__(kThreads)
         packs[p][part] = load_row_pack<kAligned>(sums + at, block.columns - at);
       }
   }
-  const A slope = gradient.is_class(label) ? gradient.slope(row) : std::numeric_limits<A>::quiet_NaN();
-  const auto derivative = gradient.derivative(row, slope), of_label = gradient.derivative_of_label(row, slope);
+  const auto derivative = gradient.derivative(row);
+  const A of_label = gradient.target_of_label(row, label);
 #pragma unroll
   for (int p = 0; p < kGradientPacks; ++p) {
     const int64_t at = me.at<T>(me.start, p);
     if (at >= block.columns) return;
     A values[kSize] = {};
-    if (!ignored) {
+    if (!is_zero) {
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
         const int64_t column = at + i;
         if (!kAligned && column >= block.columns) break;
         const auto logit = block.logit(packs[p][i / kWideSize].values[i % kWideSize], column);
-        auto chosen = derivative;  // a reference would keep both in local memory
-        if (block.first_class + column == label) chosen = of_label;
-        values[i] = chosen(logit.value) * logit.slope;
+        const int64_t of_class = block.first_class + column;
+        const A target = of_class == label ? of_label : gradient.target(of_class);
+        values[i] = derivative.with_entropy(logit.value, target) * logit.slope;
       }
     }
     store_row_pack<kAligned>(rounded<T>(values), dz + me.row * block.columns + at, block.columns - at);
   }
 }
 
-// The number of rows that are not ignored.
+// The sum of the label weights of rows that are not ignored.
 template <class A>
 __global__ void __launch_bounds__(kSumThreads) count_rows_kernel(const Losses<A> losses) {
   begin_kernel();
   A count = 0;
-  for (int64_t row = threadIdx.x; row < losses.rows; row += kSumThreads)
-    if (!losses.is_ignored(losses.labels[row])) count += 1;
+  for (int64_t row = threadIdx.x; row < losses.rows; row += kSumThreads) count += losses.counted(losses.labels[row]);
   count = block_sum<kSumThreads>(count);
   if (threadIdx.x == 0) *losses.count = count;
 }
@@ -141,7 +140,7 @@ struct Gpu {
   // The sums of the rows of a block, whose logits stay in registers; they are also stored if the block has memory for
   // them. `fine`: memory for the sums of fine tiles.
   template <class T>
-  static Status sum_in_registers(const Losses<compute_t<T>>& losses, const LinearLogits& linear,
+  static Status sum_in_registers(const LossRows<compute_t<T>>& losses, const LinearLogits& linear,
                                  const LogitBlock<T>& block, void* fine, const LossMemory<compute_t<T>>& memory,
                                  int64_t tile, const Context& context) {
 #ifdef FUSEDOPS_SM90
@@ -158,7 +157,7 @@ struct Gpu {
   }
 
   template <class T>
-  static Status sum_fused(const Losses<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
+  static Status sum_fused(const LossRows<compute_t<T>>& losses, const LinearLogits& linear, int64_t column,
                           int64_t columns, compute_t<T>* memory_of_sums, const LossMemory<compute_t<T>>& memory,
                           int64_t tile, const Context& context, bool* done) {
     const Matmul product = linear.product(linear.block<T>(0, linear.rows, column, columns, nullptr));
@@ -176,7 +175,7 @@ struct Gpu {
 
   // The sums of a block of rows, whose logits are stored. Its dz, which follows, lends its memory to the fine tiles.
   template <class A, class T>
-  static Status sum_rows(const Losses<A>& losses, const LinearLogits& linear, const LogitBlock<T>& block, T* dz,
+  static Status sum_rows(const LossRows<A>& losses, const LinearLogits& linear, const LogitBlock<T>& block, T* dz,
                          const LossMemory<A>& memory, int64_t tile, const Context& context) {
     const Matmul product = linear.product(block);
     LogitsKernel kernel;
@@ -223,11 +222,13 @@ struct Gpu {
   }
 
   template <class A, class T>
-  static Status reduce_block(const Losses<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
+  static Status reduce_block(const LossRows<A>& losses, const LogitBlock<T>& block, const LossMemory<A>& memory,
                              int64_t tile, const Context& context) {
     const LogitRows<A> logits = {block.products, block.columns, block.rows, block.columns};
     const TileStats<A> to = {memory.tile_stats + block.row * memory.tiles + tile, memory.tiles};
-    return cuda::store_tile_stats<A>(losses, logits, BlockLogit<T>{block, losses.labels, memory.label_logits}, to,
+    LossRows<A> of_block = losses;
+    of_block.first_class = block.first_class;
+    return cuda::store_tile_stats<A>(of_block, logits, BlockLogit<T>{block, losses.labels, memory.label_logits}, to,
                                      context);
   }
 
@@ -259,6 +260,28 @@ struct Gpu {
 
 }  // namespace
 }  // namespace cuda
+
+template <class T>
+Status sum_logits_cuda(const LinearLogits& linear, const LossRows<compute_t<T>>& rows,
+                       const LossMemory<compute_t<T>>& memory, const Context& context) {
+  return sum_logits<T, cuda::Gpu>(linear, rows, memory, context);
+}
+
+template <class T>
+Status differentiate_logits_cuda(const LossProducts& products, const LossGradient<compute_t<T>>& gradient,
+                                 const Context& context) {
+  return gradients_by_columns<T, cuda::Gpu>(products, gradient, context);
+}
+
+#define FUSEDOPS_INSTANTIATE(T)                                                          \
+  template Status sum_logits_cuda<T>(const LinearLogits&, const LossRows<compute_t<T>>&, \
+                                     const LossMemory<compute_t<T>>&, const Context&);   \
+  template Status differentiate_logits_cuda<T>(const LossProducts&, const LossGradient<compute_t<T>>&, const Context&);
+FUSEDOPS_INSTANTIATE(double)
+FUSEDOPS_INSTANTIATE(float)
+FUSEDOPS_INSTANTIATE(f16)
+FUSEDOPS_INSTANTIATE(bf16)
+#undef FUSEDOPS_INSTANTIATE
 
 Status linear_cross_entropy_cuda(const Call& call) {
   return dispatch(call.inputs[input_of(kLinearCrossEntropy, "x")]->dtype, [&](auto tag) {

@@ -28,7 +28,8 @@ inline constexpr Signature kLinearCrossEntropy{
     .inputs = {{.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "labels"},
-               {.name = "bias", .kind = Kind::optional, .parameter = true}},
+               optional_parameter("bias"),
+               optional_parameter("class_weight")},
     .outputs = {{"loss", "compute(x)"},
                 {"lse", "compute(x)", /*saved=*/true},
                 {"count", "compute(x)", /*saved=*/true},
@@ -40,20 +41,22 @@ inline constexpr Signature kLinearCrossEntropy{
                    {"reduction", Type::string, "mean", kReductions},
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"},
+                   {.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
                    {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {"keep_dx", Type::boolean, "false"},
                    {"keep_dweight", Type::boolean, "false"},
                    {"keep_dbias", Type::boolean, "false"}},
-    .axes = {{"...K, Kv^transpose_weight, ..., v -> ..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
-              "v@first_class/classes",
-              "reduction=none keep_dx=false keep_dweight=false keep_dbias=false"},
-             {"...K, Kv^transpose_weight, ..., v -> 1/..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
-              "v@first_class/classes",
-              "reduction=sum keep_dx=false keep_dweight=false keep_dbias=false"},
-             {"...K, Kv^transpose_weight, ..., v -> 1/...:count, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
-              "v@first_class/classes",
-              "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"}},
+    .axes =
+        {{"...K, Kv^transpose_weight, ..., v, V -> ..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
+          "v@first_class/classes",
+          "reduction=none keep_dx=false keep_dweight=false keep_dbias=false"},
+         {"...K, Kv^transpose_weight, ..., v, V -> 1/..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
+          "v@first_class/classes",
+          "reduction=sum keep_dx=false keep_dweight=false keep_dbias=false"},
+         {"...K, Kv^transpose_weight, ..., v, V -> 1/...:count, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
+          "v@first_class/classes",
+          "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"}},
 };
 
 Operator linear_cross_entropy();
@@ -66,9 +69,10 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                {.name = "x", .layout = Layout::rows_apart},
                {.name = "weight", .layout = Layout::matrix, .parameter = true},
                {.name = "labels"},
-               {.name = "bias", .kind = Kind::optional, .parameter = true},
+               optional_parameter("bias"),
                {.name = "lse"},
                {.name = "count"},
+               optional_parameter("class_weight"),
                {.name = "unit_dx", .kind = Kind::optional},
                {.name = "unit_dweight", .kind = Kind::optional, .parameter = true},
                {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}},
@@ -78,23 +82,25 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                    {"reduction", Type::string, "mean", kReductions},
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"transpose_weight", Type::boolean, "true"},
+                   {.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
                    {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
-    .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
-              "Kv^transpose_weight/..., v/...; "
-              "v@first_class/classes",
-              "reduction=none"},
-             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
-              "Kv^transpose_weight/..., v/...; "
-              "v@first_class/classes",
-              "reduction=sum"},
-             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
-              "Kv^transpose_weight/..., v/...; "
-              "v@first_class/classes",
-              "reduction=mean"}},
+    .axes =
+        {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
+          "Kv^transpose_weight/..., v/...; "
+          "v@first_class/classes",
+          "reduction=none"},
+         {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
+          "Kv^transpose_weight/..., v/...; "
+          "v@first_class/classes",
+          "reduction=sum"},
+         {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1, V, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
+          "Kv^transpose_weight/..., v/...; "
+          "v@first_class/classes",
+          "reduction=mean"}},
 };
 
 Operator linear_cross_entropy_backward();
@@ -103,7 +109,7 @@ FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_backward_cuda(const Call& call)
 // Argument indices of the inputs of the logits.
 struct LinearArguments {
   int x, weight, bias;
-  AttributeIndex<double> softcap;
+  AttributeIndex<double> softcap, temperature;
   AttributeIndex<bool> transpose_weight;
   AttributeIndex<int64_t> first_class;
 
@@ -112,8 +118,9 @@ struct LinearArguments {
         weight(input_of(op, "weight")),
         bias(input_of(op, "bias")),
         softcap(attribute_of<double>(op, "softcap")),
+        temperature(find_attribute<double>(op, "temperature")),
         transpose_weight(attribute_of<bool>(op, "transpose_weight")),
-        first_class(attribute_of<int64_t>(op, "first_class")) {}
+        first_class(find_attribute<int64_t>(op, "first_class")) {}
 };
 
 // A gradient of an operator: its output, the attribute that asks for it, and the input that may have it for an upstream
@@ -161,6 +168,9 @@ bool is_unit_backward(const Call& call);
 // Multiplies the unit gradients, given or computed, by the upstream gradient.
 Status scale_gradients(const Call& call);
 
+// Checks x, weight and bias, and infers the shape of the logits.
+Status linear_logits_rule(Rule& rule, const LinearArguments& at, Shape* logits);
+
 // A block of the logits, as sums before bias and cap.
 template <class T>
 struct LogitBlock {
@@ -171,14 +181,17 @@ struct LogitBlock {
   int64_t first_class, columns;  // first_class: class of the first column
   const T* bias;                 // of these columns; null: none
   A cap, inverse_cap;            // 0: none
+  A factor;                      // 1 / temperature
 
   // The logit of a sum in column i of the block, and its derivative by the sum.
   FUSEDOPS_HD Activated<A> logit(A sum, int64_t i) const {
     const A z = bias ? sum + to_compute(bias[i]) : sum;
-    if (cap == 0) return {z, A(1)};
+    if (cap == 0) return {z * factor, factor};
     const auto t = activations::tanh_(z * inverse_cap);
-    return {cap * t.value, t.slope};
+    return {cap * t.value * factor, t.slope * factor};
   }
+
+  FUSEDOPS_HD bool is_plain() const { return !bias && cap == 0 && factor == 1; }  // the sums are the logits
 };
 
 // The product of the logits, and its division into blocks, which depends on the shape and the kind of device alone.
@@ -232,8 +245,8 @@ struct LinearLogits {
   LogitBlock<T> block(int64_t row, int64_t rows, int64_t column, int64_t columns, compute_t<T>* sums) const {
     using A = compute_t<T>;
     const T* const bias_of_block = bias ? static_cast<const T*>(bias) + column : nullptr;
-    const A cap(softcap), inverse_cap(softcap ? 1 / softcap : 0);
-    return {sums, row, rows, first_class + column, columns, bias_of_block, cap, inverse_cap};
+    const A cap(softcap), inverse_cap(softcap ? 1 / softcap : 0), factor(1 / temperature);
+    return {sums, row, rows, first_class + column, columns, bias_of_block, cap, inverse_cap, factor};
   }
   template <class T>
   Matmul product(const LogitBlock<T>& block) const {
@@ -262,7 +275,7 @@ struct LinearLogits {
   int64_t chunk_rows;                 // of dz
   Matmul::Matrix x, weight;           // [rows, depth] and [depth, columns]
   const void* bias;
-  double softcap;
+  double softcap, temperature;
 };
 
 // Buffers of the forward. Without memory it only computes the size.
@@ -353,5 +366,21 @@ class LossProducts {
   void *dx_, *dx_sums_ = nullptr;
   void *dweight_low_ = nullptr, *dbias_sums_ = nullptr;
 };
+
+// The steps of other operators of the logits, by columns. The first stores the sums of the rows and the logits of the
+// labels in memory that begins with LossMemory, the second computes dx, dweight and dbias.
+size_t sum_logits_workspace(const LinearLogits& linear);
+template <class T>
+Status sum_logits_cpu(const LinearLogits& linear, const LossRows<compute_t<T>>& rows,
+                      const LossMemory<compute_t<T>>& memory, const Context& context);
+template <class T>
+Status sum_logits_cuda(const LinearLogits& linear, const LossRows<compute_t<T>>& rows,
+                       const LossMemory<compute_t<T>>& memory, const Context& context);
+template <class T>
+Status differentiate_logits_cpu(const LossProducts& products, const LossGradient<compute_t<T>>& gradient,
+                                const Context& context);
+template <class T>
+Status differentiate_logits_cuda(const LossProducts& products, const LossGradient<compute_t<T>>& gradient,
+                                 const Context& context);
 
 }  // namespace fusedops

@@ -23,7 +23,7 @@ Status round_dx(const LossProducts& products, int64_t row, int64_t rows, const C
 // Gradients for an upstream gradient of 1, chunk by chunk. finish_rows(row, rows) is called when the sums of rows are
 // complete, and stores the lse that `gradient` reads unless it is given.
 template <class T, class Device, class FinishRows>
-Status unit_gradients(const LossProducts& products, const Losses<compute_t<T>>& losses,
+Status unit_gradients(const LossProducts& products, const LossRows<compute_t<T>>& losses,
                       const LossGradient<compute_t<T>>& gradient, const LossMemory<compute_t<T>>& memory,
                       const Context& context, FinishRows&& finish_rows) {
   const LinearLogits& linear = products.linear;
@@ -72,6 +72,26 @@ Status linear_cross_entropy_with_gradients(const Call& call) {
   return Device::finish_total(losses, memory, call.context);
 }
 
+// Stores the sums of all rows, a block of columns at a time.
+template <class T, class Device>
+Status sum_logits(const LinearLogits& linear, const LossRows<compute_t<T>>& losses,
+                  const LossMemory<compute_t<T>>& memory, const Context& context) {
+  auto* const sums = static_cast<compute_t<T>*>(memory.memory.rest());
+  int64_t tile = 0;
+  return linear.for_each_column_block([&](int64_t column, int64_t columns) {
+    bool done = false;
+    FUSEDOPS_TRY(Device::template sum_fused<T>(losses, linear, column, columns, sums, memory, tile, context, &done));
+    if (!done)
+      FUSEDOPS_TRY(linear.for_each_row_block(0, linear.rows, [&](int64_t row, int64_t rows) {
+        const auto block = linear.block<T>(row, rows, column, columns, sums);
+        FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, context));
+        return Device::reduce_block(losses, block, memory, tile, context);
+      }));
+    tile += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
+    return Status();
+  });
+}
+
 template <class T, class Device>
 Status linear_cross_entropy_forward(const Call& call) {
   using A = compute_t<T>;
@@ -79,44 +99,30 @@ Status linear_cross_entropy_forward(const Call& call) {
   const LinearLogits linear(call, kLinearCrossEntropy, LinearLogits::by_columns);
   const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.columns);
   const LossMemory<A> memory(linear, call.workspace);
-  A* const sums = static_cast<A*>(memory.memory.rest());
   FUSEDOPS_TRY(Device::check_labels(losses, call));
-  int64_t tile = 0;
-  FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
-    bool done = false;
-    FUSEDOPS_TRY(
-        Device::template sum_fused<T>(losses, linear, column, columns, sums, memory, tile, call.context, &done));
-    if (!done)
-      FUSEDOPS_TRY(linear.for_each_row_block(0, linear.rows, [&](int64_t row, int64_t rows) {
-        const auto block = linear.block<T>(row, rows, column, columns, sums);
-        FUSEDOPS_TRY(Device::multiply(linear.product(block), nullptr, call.context));
-        return Device::reduce_block(losses, block, memory, tile, call.context);
-      }));
-    tile += LossTiles(linear.rows, columns, compute_dtype(linear.dtype)).tiles;
-    return Status();
-  }));
+  FUSEDOPS_TRY((sum_logits<T, Device>(linear, losses, memory, call.context)));
   return Device::finish(losses, memory, call);
 }
 
 // Gradients of calls without unit gradients, a block of columns at a time.
 template <class T, class Device>
-Status gradients_by_columns(const Call& call, const LossProducts& products,
-                            const LossGradient<compute_t<T>>& gradient) {
+Status gradients_by_columns(const LossProducts& products, const LossGradient<compute_t<T>>& gradient,
+                            const Context& context) {
   const LinearLogits& linear = products.linear;
   FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
     const GradientBlock block = {0, linear.rows, column, columns};
     bool done = false;
     FUSEDOPS_TRY(
-        Device::differentiate_fused(gradient, linear, column, columns, products.dz<T>(block, 0), call.context, &done));
+        Device::differentiate_fused(gradient, linear, column, columns, products.dz<T>(block, 0), context, &done));
     if (!done)
       FUSEDOPS_TRY(linear.for_each_row_block(0, linear.rows, [&](int64_t row, int64_t rows) {
         const auto logits = products.logits<T>(block, row, rows);
-        FUSEDOPS_TRY(Device::multiply(linear.product(logits), nullptr, call.context));
-        return Device::differentiate(gradient, logits, products.dz<T>(block, row), call.context);
+        FUSEDOPS_TRY(Device::multiply(linear.product(logits), nullptr, context));
+        return Device::differentiate(gradient, logits, products.dz<T>(block, row), context);
       }));
-    return products_of_block<T, Device>(products, block, call.context);
+    return products_of_block<T, Device>(products, block, context);
   }));
-  return round_dx<Device>(products, 0, linear.rows, call.context);
+  return round_dx<Device>(products, 0, linear.rows, context);
 }
 
 template <class T, class Device>
@@ -129,15 +135,15 @@ Status linear_cross_entropy_gradient(const Call& call) {
   const LossGradient<A> gradient(call, kAt, linear.rows, linear.columns);
   if (!is_unit) {
     FUSEDOPS_TRY(Device::check_labels(gradient, call));
-    return gradients_by_columns<T, Device>(call, LossProducts(call, kNeededGradients, division, call.workspace),
-                                           gradient);
+    return gradients_by_columns<T, Device>(LossProducts(call, kNeededGradients, division, call.workspace), gradient,
+                                           call.context);
   }
   const LossMemory<A> memory(linear, call.workspace);
   const LossProducts products(call, kNeededGradients, division, memory.memory.rest());
   if (products.any()) {
     FUSEDOPS_TRY(Device::check_labels(gradient, call));
     const LossGradient<A> unit(call, kAt, linear.rows, linear.columns, nullptr, gradient.lse, gradient.count);
-    FUSEDOPS_TRY((unit_gradients<T, Device>(products, Losses<A>(gradient), unit, memory, call.context,
+    FUSEDOPS_TRY((unit_gradients<T, Device>(products, gradient, unit, memory, call.context,
                                             [](int64_t, int64_t) { return Status(); })));
   }
   return scale_gradients(call);

@@ -22,15 +22,15 @@ struct StoreLoss {
   static constexpr int kStagedBytes = 0;
 
   __forceinline__ __device__ void operator()(const SumPlace::Sums& sums, const WorkTile& tile, char*) const {
-    if (block.bias || block.cap != 0)
+    if (!block.is_plain() || loss.has_shares() || loss.has_entropy || loss.dentropy)
       each_row<false>(sums, tile);
     else
       each_row<true>(sums, tile);
   }
 
  private:
-  // kPlain: the sums are the logits. The loops over a row's 32 sums are unrolled: with branches for bias and cap in
-  // each step, instruction fetches took longer than the product.
+  // kPlain: the sums are the logits, without weights of classes and without an entropy. The loops over a row's 32 sums
+  // are unrolled: with branches for bias and cap in each step, instruction fetches took longer than the product.
   template <bool kPlain>
   __forceinline__ __device__ void each_row(const SumPlace::Sums& sums, const WorkTile& work_tile) const {
     const int first_row = work_tile.row + SumPlace::first_row();
@@ -60,10 +60,10 @@ struct StoreLoss {
   __forceinline__ __device__ Activated<float> logit(float sum, int64_t column) const {
     if constexpr (kPlain) return {sum, 1.0f};
     const float z = block.bias ? sum + to_compute(block.bias[column]) : sum;
-    if (block.cap == 0) return {z, 1.0f};
+    if (block.cap == 0) return {z * block.factor, block.factor};
     // The cheapest form. Its error is absolute, and below the error of the sum if the cap is small.
     const float t = 1 - 2 * activations::reciprocal(1 + exp2_(z * block.inverse_cap * float(2 * kLog2E)));
-    return {block.cap * t, 1 - t * t};
+    return {block.cap * t * block.factor, (1 - t * t) * block.factor};
   }
 
   __forceinline__ __device__ void store_sums(const SumPlace::Row& sums, int row, int tile) const {
@@ -99,19 +99,29 @@ struct StoreLoss {
     max = in_quad(max, [](float a, float b) { return fmax(a, b); });
     const auto add = [](float a, float b) { return a + b; };
     const float base = max == kNegInf ? 0 : max;  // -inf minus -inf is NaN
-    float exponentials = 0, mean = 0;
+    float exponentials = 0, moment = 0, share = 0;
 #pragma unroll
     for (int j = 0; j < 2 * SumPlace::kGroups; ++j) exponentials += exp2_or_zero((logits[j] - base) * float(kLog2E));
     exponentials = in_quad(exponentials, add);
     if (loss.smoothing != 0) {
-      const float share = 1 / float(loss.classes);
+      const float uniform = loss.share();
 #pragma unroll
-      for (int j = 0; j < 2 * SumPlace::kGroups; ++j)
-        if (j / 2 < groups) mean = fused(logits[j] - base, share, mean);
-      mean = in_quad(mean, add);
+      for (int j = 0; j < 2 * SumPlace::kGroups; ++j) {
+        if (j / 2 >= groups) continue;
+        const float of_class = kPlain ? uniform : loss.share(block.first_class + first + j / 2 * 8 + j % 2);
+        moment = fused(logits[j] - base, of_class, moment);
+        share += of_class;
+      }
+      moment = in_quad(moment, add);
+      share = in_quad(share, add);
     }
-    if (exists && place == 0)
-      fine[row * fine_tiles(block.columns) + tile] = {max, exponentials, mean, float(groups * 8) / float(loss.classes)};
+    if constexpr (!kPlain)
+      if (loss.has_entropy) {
+#pragma unroll
+        for (int j = 0; j < 2 * SumPlace::kGroups; ++j) moment += LossRows<float>::entropy_term(logits[j] - base);
+        moment = in_quad(moment, add);
+      }
+    if (exists && place == 0) fine[row * fine_tiles(block.columns) + tile] = {max, exponentials, moment, share};
   }
 
   template <bool kPlain>
@@ -120,10 +130,10 @@ struct StoreLoss {
     const int groups = groups_in(tile), place = threadIdx.x % 4;
     const int64_t first = int64_t(tile) * kFineColumns + place * 2;
     const int own = label - block.first_class - first;
-    const bool ignored = loss.is_ignored(label);
+    const bool is_zero = loss.is_zero(label);
     const int64_t of = exists ? block.row + row : 0;
-    const float slope = loss.is_class(label) ? loss.slope(of) : std::numeric_limits<float>::quiet_NaN();
-    const auto derivative = loss.derivative(of, slope), of_label = loss.derivative_of_label(of, slope);
+    const auto derivative = loss.derivative(of);
+    const float of_label = loss.target_of_label(of, label);
     T* const to = dz + int64_t(row) * block.columns + int64_t(tile) * kFineColumns + place * 8;
 #pragma unroll
     for (int group = 0; group < SumPlace::kGroups; group += 4) {  // 32 columns at a time
@@ -132,11 +142,14 @@ struct StoreLoss {
       for (int j = 0; j < 8; ++j) {
         const int at = (group + j / 2) * 8 + j % 2;
         values[j] = 0;
-        if (ignored || group + j / 2 >= groups) continue;
+        if (is_zero || group + j / 2 >= groups) continue;
         const auto z = logit<kPlain>(sums[group * 2 + j], first + at);
-        auto chosen = derivative;  // a reference would keep both in local memory
-        if (own == at) chosen = of_label;
-        values[j] = chosen(z.value) * z.slope;
+        if constexpr (kPlain) {
+          values[j] = derivative(z.value, own == at ? of_label : loss.uniform);
+        } else {
+          const float target = own == at ? of_label : loss.target(block.first_class + first + at);
+          values[j] = derivative.with_entropy(z.value, target) * z.slope;
+        }
       }
       const uint4 words = rounded_in_quad<T>(values);
       if (exists && group + place < groups) *reinterpret_cast<uint4*>(to + group * 8) = words;

@@ -34,11 +34,56 @@ Status check_labels(Rule& rule, const LossArguments& at, int rows_of) {
 
 bool is_per_row(const Rule& rule, const LossArguments& at) { return rule.attributes[at.reduction] == "none"; }
 
-// Two values per row.
+Status check_number(const Rule& rule, int input, DType dtype) {
+  const Shape& got = rule.inputs[input];
+  if (got.dtype != dtype) return rule.must(input, std::string("be ") + name_of(dtype), name_of(got.dtype));
+  if (!got.ranked || got.rank == 0) return {};
+  return rule.must(input, "have shape []", rule.show(got));
+}
+
+Status check_classes(const Rule& rule, const LossArguments& at, const Shape& logits) {
+  const int64_t first = rule.attributes.or_zero(at.first_class), classes = rule.attributes.or_zero(at.classes);
+  const bool is_known = logits.ranked && logits.dims[logits.rank - 1] >= 0;
+  const int64_t least = first + (is_known ? logits.dims[logits.rank - 1] : 0);
+  if (classes == 0 ? first == 0 : classes >= least) return {};
+  return Status::error("fusedops.", rule.op.name, ": classes must be at least ", std::to_string(least),
+                       ", first_class and the classes of the logits; got ", std::to_string(classes));
+}
+
+Status check_class_weight(Rule& rule, const LossArguments& at, const Shape& logits) {
+  if (at.class_weight == kAbsent || !rule.inputs[at.class_weight].present) return {};
+  const Shape& got = rule.inputs[at.class_weight];
+  if (got.dtype != DType::f32) return rule.must(at.class_weight, "be float32", name_of(got.dtype));
+  Shape expected = Shape::of(DType::f32, {rule.attributes.or_zero(at.classes)});
+  if (expected.dims[0] == 0 && logits.ranked) expected.dims[0] = logits.dims[logits.rank - 1];
+  if (!got.ranked || (expected.dims[0] == 0 && !logits.ranked)) return {};
+  if (got.rank == 1 && rule.same(expected.dims[0], got.dims[0])) return {};
+  return rule.must(at.class_weight, "have shape " + rule.show(expected) + ", one number for each class",
+                   rule.show(got));
+}
+
+}  // namespace
+
+Status check_loss_arguments(Rule& rule, const LossArguments& at, int rows_of, const Shape& logits) {
+  FUSEDOPS_TRY(rule.has_rows(rows_of));
+  FUSEDOPS_TRY(check_classes(rule, at, logits));
+  FUSEDOPS_TRY(check_class_weight(rule, at, logits));
+  return check_labels(rule, at, rows_of);
+}
+
+Shape loss_row_shape(const Rule& rule, const LossArguments& at, int rows_of) {
+  const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
+  Shape shape = rule.row_shape(rows_of, dtype);
+  if (shape.ranked) return shape;
+  shape = rule.inputs[at.labels];
+  shape.dtype = dtype;
+  return shape;
+}
+
 Shape lse_shape(const Rule& rule, int rows_of) {
   Shape shape = rule.inputs[rows_of];
   shape.dtype = compute_dtype(shape.dtype);
-  if (shape.ranked) shape.dims[shape.rank - 1] = 2;
+  if (shape.ranked) shape.dims[shape.rank - 1] = 3;
   return shape;
 }
 
@@ -55,50 +100,21 @@ Status check_lse(Rule& rule, int lse, int rows_of) {
   }
   if (equal) return {};
   return rule.must(lse,
-                   "have shape " + rule.show(expected) + ", two numbers for each row of " + rule.input_name(rows_of),
+                   "have shape " + rule.show(expected) + ", three numbers for each row of " + rule.input_name(rows_of),
                    rule.show(got));
 }
 
-Status check_number(const Rule& rule, int input, DType dtype) {
-  const Shape& got = rule.inputs[input];
-  if (got.dtype != dtype) return rule.must(input, std::string("be ") + name_of(dtype), name_of(got.dtype));
-  if (!got.ranked || got.rank == 0) return {};
-  return rule.must(input, "have shape []", rule.show(got));
-}
-
-Status check_classes(const Rule& rule, const LossArguments& at, const Shape& logits) {
-  const int64_t first = rule.attributes[at.first_class], classes = rule.attributes[at.classes];
-  const bool is_known = logits.ranked && logits.dims[logits.rank - 1] >= 0;
-  const int64_t least = first + (is_known ? logits.dims[logits.rank - 1] : 0);
-  if (classes == 0 ? first == 0 : classes >= least) return {};
-  return Status::error("fusedops.", rule.op.name, ": classes must be at least ", std::to_string(least),
-                       ", first_class and the classes of the logits; got ", std::to_string(classes));
-}
-
-Status check_arguments(Rule& rule, const LossArguments& at, int rows_of, const Shape& logits) {
-  FUSEDOPS_TRY(rule.has_rows(rows_of));
-  FUSEDOPS_TRY(check_classes(rule, at, logits));
-  return check_labels(rule, at, rows_of);
-}
-
-}  // namespace
-
 Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& logits) {
-  FUSEDOPS_TRY(check_arguments(rule, at, rows_of, logits));
+  FUSEDOPS_TRY(check_loss_arguments(rule, at, rows_of, logits));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
-  Shape& loss = rule.outputs[at.loss];
-  loss = is_per_row(rule, at) ? rule.row_shape(rows_of, dtype) : Shape::of(dtype);
-  if (!loss.ranked) {  // the shape of the labels may be known
-    loss = rule.inputs[at.labels];
-    loss.dtype = dtype;
-  }
+  rule.outputs[at.loss] = is_per_row(rule, at) ? loss_row_shape(rule, at, rows_of) : Shape::of(dtype);
   rule.outputs[at.lse] = lse_shape(rule, rows_of);
   rule.outputs[at.count] = Shape::of(dtype);
   return {};
 }
 
 Status loss_backward_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits) {
-  FUSEDOPS_TRY(check_arguments(rule, at, rows_of, logits));
+  FUSEDOPS_TRY(check_loss_arguments(rule, at, rows_of, logits));
   FUSEDOPS_TRY(check_lse(rule, at.lse, rows_of));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
   FUSEDOPS_TRY(check_number(rule, at.count, dtype));

@@ -50,13 +50,14 @@ struct TileStats {
 // `Logit` for logits in memory; other types compute the logit from the loaded value, in the compute type.
 struct PlainLogit {};
 
-// Stores the sums of the tiles of these logits. Limit: memory bandwidth, or the arithmetic of `Logit`.
+// Stores the sums of the tiles of these logits, of which losses.first_class is the first class. Limit: memory
+// bandwidth, or the arithmetic of `Logit`.
 //
 // Four blocks of 256 threads per multiprocessor leave 64 registers to a thread: too few for float64 and for misaligned
 // packs.
 template <bool kAligned, class T, class Logit>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
-    tile_stats_kernel(const Losses<compute_t<T>> losses, const LogitRows<T> logits, const Logit logit,
+    tile_stats_kernel(const LossRows<compute_t<T>> losses, const LogitRows<T> logits, const Logit logit,
                       const RowTiles tiles, const TileStats<compute_t<T>> to) {
   using A = compute_t<T>;
   constexpr int kSize = kPackSize<T>;
@@ -94,34 +95,43 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 8 || !kAligned ? 2 : 4)
       if (n <= 0) break;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
-        if (kAligned || i < n) body(element(packs[p], i));
+        if (kAligned || i < n) body(element(packs[p], i), me.at<T>(me.start, p) + i);
       forget(packs[p]);
     }
   };
 
   // Exponentials are relative to the thread's own maximum; the sum is then rescaled to the maximum of the tile.
   A max = kNegInf, sum = 0;
-  each([&](A x) { max = fmax(max, x); });
+  each([&](A x, int64_t) { max = fmax(max, x); });
   const A base = max == kNegInf ? A(0) : max;  // -inf minus -inf is NaN, and other tiles may have finite logits
-  each([&](A x) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
+  each([&](A x, int64_t) { sum += exp2_or_zero((x - base) * A(kLog2E)); });
 
-  __shared__ A scratch[3][32];
+  __shared__ A scratch[4][32];
   const auto add = [](A a, A b) { return a + b; };
   const A largest = row_reduce(me, max, scratch[0], [](A a, A b) { return fmax(a, b); });
   const A common = largest == kNegInf ? A(0) : largest;
   sum = row_reduce(me, sum * exp2_or_zero((max - common) * A(kLog2E)), scratch[1], add);
-  A mean = 0;
-  if (losses.smoothing != 0) {  // relative to the maximum of the tile
-    each([&, share = A(1) / static_cast<A>(losses.classes)](A x) { mean = fused(x - common, share, mean); });
-    mean = row_reduce(me, mean, scratch[2], add);
+  // The moment is relative to the maximum of the tile.
+  A moment = 0, share = 0;
+  if (losses.has_shares()) {
+    each([&](A x, int64_t column) {
+      const A of_class = losses.share(losses.first_class + column);
+      moment = fused(x - common, of_class, moment);
+      share += of_class;
+    });
+    share = row_reduce(me, share, scratch[3], add);
+  } else if (losses.smoothing != 0) {
+    each([&, of_class = losses.share()](A x, int64_t) { moment = fused(x - common, of_class, moment); });
+    share = static_cast<A>(min(int64_t(tiles.groups.tile), logits.columns - me.start)) / static_cast<A>(losses.classes);
+  } else if (losses.has_entropy) {
+    each([&](A x, int64_t) { moment += LossRows<A>::entropy_term(x - common); });
   }
-  if (me.index != 0 || me.row >= logits.rows) return;
-  const int64_t size = min(int64_t(tiles.groups.tile), logits.columns - me.start);
-  to.at(me.row, me.tile) = {largest, sum, mean, static_cast<A>(size) / static_cast<A>(losses.classes)};
+  if (losses.smoothing != 0 || losses.has_entropy) moment = row_reduce(me, moment, scratch[2], add);
+  if (me.index == 0 && me.row < logits.rows) to.at(me.row, me.tile) = {largest, sum, moment, share};
 }
 
 template <class T, class Logit>
-Status store_tile_stats(const Losses<compute_t<T>>& losses, const LogitRows<T>& logits, const Logit& logit,
+Status store_tile_stats(const LossRows<compute_t<T>>& losses, const LogitRows<T>& logits, const Logit& logit,
                         const TileStats<compute_t<T>>& to, const Context& context) {
   // The threads of a tile follow from the whole row, so that a block of columns has the same sums.
   RowTiles tiles = row_tiles<T, kSumPacks>(losses.columns);
@@ -131,7 +141,7 @@ Status store_tile_stats(const Losses<compute_t<T>>& losses, const LogitRows<T>& 
                 tiles.blocks(logits.rows), tiles.groups.block_threads, losses, logits, logit, tiles, to);
 }
 
-// Loss and row count of a block of rows.
+// Loss and sum of label weights of a block of rows.
 template <class A>
 struct Total {
   A loss, count;
@@ -145,14 +155,8 @@ __global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> lo
   const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   A loss = 0, counts = 0;
   if (row < losses.rows) {
-    const RowStats<A> sums = losses.combined(&tile_stats.at(row, 0), tile_stats.stride);
-    const Lse<A> lse = losses.lse[row] = losses.row_lse(sums);
-    const int64_t label = losses.labels[row];
-    if (!losses.is_ignored(label)) {
-      counts = 1;
-      loss = losses.is_class(label) ? losses.row_loss(row, label, sums, lse, label_logit)
-                                    : std::numeric_limits<A>::quiet_NaN();
-    }
+    loss = losses.finish(row, losses.combined(&tile_stats.at(row, 0), tile_stats.stride), label_logit);
+    counts = losses.counted(losses.labels[row]);
     if (losses.reduction == Reduction::none) losses.loss[row] = loss;
   }
   loss = block_sum<kThreads>(loss);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import keras
@@ -25,7 +26,9 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         ignore_class: rows with this label have zero loss, and do not count in the mean; None: no label is ignored.
         label_smoothing: in [0, 1].
         softcap: c > 0 replaces each logit z by c · tanh(z / c).
-        reduction: "mean" over the rows that are not ignored, "sum", or "none".
+        reduction: "mean" over the rows that are not ignored, weighted by `class_weight`; "sum"; or "none".
+        class_weight: [units], a number for each class that multiplies its loss.
+        z_loss: z > 0 adds z · (log Σ exp(logits))² to the loss of each row.
 
     Call arguments:
         inputs: [..., columns].
@@ -38,8 +41,8 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
 
     Raises:
         ValueError: `activation` is given, or `reduction` is not one of those above.
-        InvalidArgumentError or ValueError: an argument has the wrong shape or dtype, `label_smoothing` or `softcap` is
-            out of range; on a CPU also for a label that is neither a class nor `ignore_class`.
+        InvalidArgumentError or ValueError: an argument has the wrong shape or dtype, an option is out of
+            range; on a CPU also for a label that is neither a class nor `ignore_class`.
 
     Keras's own code computes the logits of a quantized layer; their loss is then that of `cross_entropy`.
 
@@ -57,6 +60,8 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         label_smoothing: float = 0.0,
         softcap: float = 0.0,
         reduction: Reduction = "mean",
+        class_weight: Sequence[float] | None = None,
+        z_loss: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(units, **kwargs)
@@ -74,6 +79,8 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         self.label_smoothing = label_smoothing
         self.softcap = softcap
         self.reduction: Reduction = reduction
+        self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
+        self.z_loss = z_loss
 
     def why_not(self, inputs: Any = None) -> str | None:
         return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
@@ -87,22 +94,23 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         labels = tf.cast(labels, tf.int64)
         if inputs_mask is not None:
             labels = tf.where(inputs_mask, labels, tf.constant(ignored, tf.int64))
-        smoothing, reduction = self.label_smoothing, self.reduction
+        options: dict[str, Any] = {
+            "ignore_index": ignored,
+            "label_smoothing": self.label_smoothing,
+            "reduction": self.reduction,
+            "class_weight": None if self.class_weight is None else tf.constant(self.class_weight, tf.float32),
+            "z_loss": self.z_loss,
+        }
         if self.why_not():
-            logits = self._logits(inputs, training)
-            return fo.cross_entropy(
-                logits, labels, ignore_index=ignored, label_smoothing=smoothing, reduction=reduction
-            )
+            return fo.cross_entropy(self._logits(inputs, training), labels, **options)
         return fo.linear_cross_entropy(
             inputs,
             keras.ops.convert_to_tensor(self.kernel),
             labels,
             None if self.bias is None else keras.ops.convert_to_tensor(self.bias),
-            ignore_index=ignored,
-            label_smoothing=smoothing,
-            reduction=reduction,
             softcap=self.softcap,
             transpose_weight=False,
+            **options,
         )
 
     def quantized_call(self, *args: Any, **kwargs: Any) -> tf.Tensor:
@@ -133,4 +141,6 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
             "label_smoothing": self.label_smoothing,
             "softcap": self.softcap,
             "reduction": self.reduction,
+            "class_weight": self.class_weight,
+            "z_loss": self.z_loss,
         }

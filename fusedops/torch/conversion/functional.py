@@ -16,7 +16,7 @@ import fusedops.torch as fo
 from fusedops.functions.common import Reduction
 from fusedops.torch.nn.attention import MAX_FEATURES
 from fusedops.torch.nn.layer import as_original, is_cast, unfused_input, unfused_pass
-from fusedops.torch.nn.losses import of_classes, unfused_target
+from fusedops.torch.nn.losses import of_classes, unfused_class_weight, unfused_target
 from fusedops.torch.nn.normalization import default_eps
 
 
@@ -58,11 +58,17 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     rest = (weight, size_average, ignore_index, reduce, reduction, label_smoothing)
-    is_known = weight is None and size_average is None and reduce is None and reduction in ("mean", "sum", "none")
-    if not is_known or unfused_target(target) or not isinstance(input, Tensor) or unfused_input(input):
+    is_known = size_average is None and reduce is None and reduction in ("mean", "sum", "none")
+    if (
+        not is_known
+        or unfused_class_weight(weight)
+        or unfused_target(target)
+        or not isinstance(input, Tensor)
+        or unfused_input(input)
+    ):
         return functional.cross_entropy(input, target, *rest)
     try:
-        loss = of_classes(input, target, ignore_index, label_smoothing, reduction)
+        loss = of_classes(input, target, weight, ignore_index, label_smoothing, reduction)
     except RuntimeError as error:
         return as_original(error, functional.cross_entropy, input, target, *rest)
     return loss if is_cast(input) else loss.to(input.dtype)  # under autocast both are float32

@@ -62,24 +62,28 @@ class Part:
 
 
 def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, *_: Tensor) -> Tensor:
-    """Four numbers for each row: w · lse - Σ q x, the two numbers of lse, and w.
+    """Four numbers for each row: the part's loss, the two numbers of its log-sum-exp, and w.
 
-    q is the target distribution over the part's classes, and w its sum. The part's loss is lse - Σ q x.
+    With the target distribution q over the part's classes, w is its sum, and the loss is w · lse - Σ q x.
     """
     label = part.labels - part.first_class
     has_label = ((label >= 0) & (label < part.size)).to(loss.dtype)
-    share = part.size / max(part.classes, 1)
+    if part.class_weight is None:
+        share = part.size / max(part.classes, 1)
+    else:
+        has_label = has_label * _label_weight(part, loss)
+        own = part.class_weight[part.first_class : part.first_class + part.size]
+        share = own.to(loss.dtype).sum() / max(part.classes, 1)
     weight = (1 - part.label_smoothing) * has_label + part.label_smoothing * share
-    total = lse.sum(-1)
+    maximum, log_sum, _ = lse.unbind(-1)
     infinite = torch.where(weight > 0, torch.inf, 0.0)  # the term where all of the part's logits are -inf
-    term = torch.where(total == -torch.inf, infinite, loss - (1 - weight) * total)
-    return torch.stack([term, *lse.unbind(-1), weight], -1)
+    return torch.stack([torch.where(maximum + log_sum == -torch.inf, infinite, loss), maximum, log_sum, weight], -1)
 
 
 def _losses(
     call: SimpleNamespace, statistics: Tensor, loss: Tensor, lse: Tensor, count: Tensor, *unit: Tensor
 ) -> tuple[Tensor, ...]:
-    """The loss of a row is Σ (w · lse of the part - Σ q x) + Σ w · (lse - lse of the part), over all parts.
+    """The loss of a row is Σ (loss of the part) + Σ w · (lse - lse of the part), over all parts, and the z-loss.
 
     `unit`: the gradients that a forward keeps, which are empty in parts.
     """
@@ -88,11 +92,23 @@ def _losses(
     below = torch.where(maxima == maximum, 0.0, maxima - maximum)
     log_sum = (log_sums + below).logsumexp(0)
     more = torch.where(weights == 0, 0.0, weights * (log_sum - log_sums - below))
-    rows = torch.where(call.labels == call.ignore_index, 0.0, (terms + more).sum(0))
-    total = rows if call.reduction == "none" else rows.sum()
-    loss = total / count if call.reduction == "mean" else total
-    return loss, torch.stack([maximum, log_sum], -1), count, *unit
+    rows, scale = (terms + more).sum(0), weights.sum(0)
+    if call.z_loss:
+        total = maximum + log_sum
+        rows, scale = rows + call.z_loss * total * total, scale + 2 * call.z_loss * total
+    rows, scale = (torch.where(call.labels == call.ignore_index, 0.0, x) for x in (rows, scale))
+    reduced = rows if call.reduction == "none" else rows.sum()
+    if call.reduction == "mean":
+        reduced = reduced / count
+    return reduced, torch.stack([maximum, log_sum, scale], -1), count, *unit
 
 
-_LOSS = Join({"reduction": "none"}, _loss_statistics, _losses)
+def _label_weight(part: SimpleNamespace, like: Tensor) -> Tensor:
+    """The weight of each label; 0 for a label that is no class."""
+    is_class = (part.labels >= 0) & (part.labels < part.classes)
+    weights = part.class_weight.to(like.dtype)[torch.where(is_class, part.labels, 0).long()]
+    return torch.where(is_class, weights, 0.0)
+
+
+_LOSS = Join({"reduction": "none", "z_loss": 0.0}, _loss_statistics, _losses)
 JOINS: Mapping[str, Join] = {"cross_entropy": _LOSS, "linear_cross_entropy": _LOSS}

@@ -24,6 +24,8 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: Reduction = "mean",
+    class_weight: Tensor | None = None,
+    z_loss: float = 0.0,
 ) -> Tensor:
     """`fusedops.torch.cross_entropy` of logits whose classes are divided over the processes of a group.
 
@@ -34,7 +36,8 @@ def cross_entropy(
             are in the order of the processes.
         labels: int32 or int64, [...]: a class in [0, classes) for each row, or ignore_index. Equal in all processes.
         group: whose processes compute the loss together, by a backend for the device of logits.
-        ignore_index, label_smoothing, reduction: as in `fusedops.torch.cross_entropy`.
+        ignore_index, label_smoothing, reduction, z_loss: as in `fusedops.torch.cross_entropy`.
+        class_weight: float32, [classes]: the weights of all classes. Equal in all processes.
 
     Returns:
         The loss over all classes, in every process.
@@ -52,9 +55,16 @@ def cross_entropy(
 
     Source: Shoeybi et al., "Megatron-LM", 2019.
     """
-    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": reduction}
-    logits, labels = _placed("cross_entropy", group, options, logits=(logits, -1), labels=(labels, None))
-    return fo.cross_entropy(logits, labels, **options).to_local()  # type: ignore[attr-defined, arg-type]
+    options = {
+        "ignore_index": ignore_index,
+        "label_smoothing": label_smoothing,
+        "reduction": reduction,
+        "z_loss": z_loss,
+    }
+    logits, labels, class_weight = _placed(
+        "cross_entropy", group, options, logits=(logits, -1), labels=(labels, None), class_weight=(class_weight, None)
+    )
+    return fo.cross_entropy(logits, labels, class_weight=class_weight, **options).to_local()  # type: ignore[attr-defined, arg-type]
 
 
 @uncompiled
@@ -70,6 +80,8 @@ def linear_cross_entropy(
     reduction: Reduction = "mean",
     softcap: float = 0.0,
     transpose_weight: bool = True,
+    class_weight: Tensor | None = None,
+    z_loss: float = 0.0,
 ) -> Tensor:
     """`fusedops.torch.linear_cross_entropy` with a weight whose classes are divided over the processes of a group.
 
@@ -84,8 +96,9 @@ def linear_cross_entropy(
             processes.
         bias: [classes / processes]: that of this process.
         group: whose processes compute the loss together, by a backend for the device of x.
-        ignore_index, label_smoothing, reduction, softcap, transpose_weight: as in
+        ignore_index, label_smoothing, reduction, softcap, transpose_weight, z_loss: as in
             `fusedops.torch.linear_cross_entropy`.
+        class_weight: float32, [classes]: the weights of all classes. Equal in all processes.
 
     Returns:
         The loss over all classes, in every process.
@@ -111,12 +124,19 @@ def linear_cross_entropy(
         "reduction": reduction,
         "softcap": softcap,
         "transpose_weight": transpose_weight,
+        "z_loss": z_loss,
     }
-    dim = 0 if transpose_weight else 1
-    x, weight, labels, bias = _placed(
-        "linear_cross_entropy", group, options, x=(x, None), weight=(weight, dim), labels=(labels, None), bias=(bias, 0)
+    x, weight, labels, bias, class_weight = _placed(
+        "linear_cross_entropy",
+        group,
+        options,
+        x=(x, None),
+        weight=(weight, 0 if transpose_weight else 1),
+        labels=(labels, None),
+        bias=(bias, 0),
+        class_weight=(class_weight, None),
     )
-    return fo.linear_cross_entropy(x, weight, labels, bias, **options).to_local()  # type: ignore[attr-defined, arg-type]
+    return fo.linear_cross_entropy(x, weight, labels, bias, class_weight=class_weight, **options).to_local()  # type: ignore[attr-defined, arg-type]
 
 
 def _placed(

@@ -42,8 +42,8 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
             target are NaN.
 
     Logits with more than two dimensions are copied, unless the classes are contiguous in memory, as in
-    `logits.transpose(1, 2)` of [N, T, C]. torch's own code computes class weights, probabilities as a target, and other
-    dtypes, devices and layouts.
+    `logits.transpose(1, 2)` of [N, T, C]. torch's own code computes probabilities as a target, weights of float64, and
+    other dtypes, devices and layouts.
 
     Example:
         >>> fnn.CrossEntropyLoss()(torch.tensor([[2.0, 1.0], [0.0, 0.0]]), torch.tensor([0, -100]))
@@ -58,8 +58,8 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
         return self._unfused(*inputs) or (_padded(inputs[0]) if inputs else None)
 
     def _unfused(self, *inputs: Any) -> str | None:
-        if self.weight is not None:
-            return "weight is set"
+        if reason := unfused_class_weight(self.weight):
+            return reason
         if not inputs:
             return None
         return unfused_input(inputs[0]) or unfused_target(*inputs[1:])
@@ -73,7 +73,7 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
         if _padded(input):  # the result is the kernel's: the compiler computes the cast with the loss
             return super().forward(widened(input), target.long())
         try:
-            return of_classes(input, target, self.ignore_index, self.label_smoothing, self.reduction)
+            return of_classes(input, target, self.weight, self.ignore_index, self.label_smoothing, self.reduction)
         except RuntimeError as error:
             return as_original(error, super().forward, input, target)
 
@@ -91,6 +91,8 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
         device, dtype: of the parameters.
         reduction, ignore_index, label_smoothing: as in `torch.nn.CrossEntropyLoss`.
         softcap: c > 0 replaces each logit z by c · tanh(z / c).
+        weight: [num_classes]: weights of the classes, as in `torch.nn.CrossEntropyLoss`; float32, float16 or bfloat16.
+        z_loss: z > 0 adds z · (log Σ exp(logits))² to the loss of each row.
 
     Parameters:
         linear.weight: [num_classes, in_features], initialized as in `torch.nn.Linear`.
@@ -131,6 +133,8 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         softcap: float = 0.0,
+        weight: Tensor | None = None,
+        z_loss: float = 0.0,
     ) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, num_classes, bias, device, dtype)
@@ -138,6 +142,9 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         self.softcap = softcap
+        self.weight: Tensor | None
+        self.register_buffer("weight", weight)
+        self.z_loss = z_loss
 
     def reset_parameters(self) -> None:
         self.linear.reset_parameters()
@@ -145,11 +152,11 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
     def why_not(self, *inputs: Any) -> str | None:
         if inputs and (reason := unfused_input(inputs[0]) or unfused_target(*inputs[1:])):
             return reason
-        reason = unfused_part(self, "linear")
+        reason = unfused_part(self, "linear") or unfused_class_weight(self.weight)
         return reason or (unfused_weight(inputs[0], self.linear.weight) if inputs else None)
 
     def extra_repr(self) -> str:
-        return options(self, reduction="mean", ignore_index=-100, label_smoothing=0.0, softcap=0.0)
+        return options(self, reduction="mean", ignore_index=-100, label_smoothing=0.0, softcap=0.0, z_loss=0.0)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if self.why_not(input, target):
@@ -162,6 +169,8 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
             label_smoothing=self.label_smoothing,
             reduction=self.reduction,
             softcap=self.softcap,
+            class_weight=None if self.weight is None else self.weight.float(),
+            z_loss=self.z_loss,
         )
 
     def _of_logits(self, input: Tensor, target: Tensor) -> Tensor:
@@ -170,25 +179,60 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
             logits = self.softcap * torch.tanh(logits / self.softcap)
         rows = logits.reshape(-1, logits.shape[-1])
         labels = target.reshape(rows.shape if target.is_floating_point() else -1)
-        smoothing, reduction = self.label_smoothing, self.reduction
+        weight = None if self.weight is None else self.weight.to(rows.dtype)
         loss = nn.functional.cross_entropy(
-            rows, labels, ignore_index=self.ignore_index, label_smoothing=smoothing, reduction=reduction
+            rows,
+            labels,
+            weight,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
         )
-        return loss.reshape(logits.shape[:-1]) if reduction == "none" else loss
+        if self.z_loss:
+            loss = loss + self._z_loss(rows, labels, weight)
+        return loss.reshape(logits.shape[:-1]) if self.reduction == "none" else loss
+
+    def _z_loss(self, rows: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
+        losses = self.z_loss * rows.logsumexp(-1).square()
+        weights = torch.ones_like(losses)
+        if not labels.is_floating_point():
+            counts = labels != self.ignore_index
+            losses = torch.where(counts, losses, 0.0)
+            weights = torch.where(counts, weights if weight is None else weight[labels.where(counts, 0)], 0.0)
+        if self.reduction == "none":
+            return losses
+        return losses.sum() / (weights.sum() if self.reduction == "mean" else 1)
 
 
 def of_classes(
-    input: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, reduction: Reduction
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: Reduction,
 ) -> Tensor:
     """The loss of logits whose classes are the second dimension, or the only one, as torch has them."""
     logits = input.movedim(1, -1) if isinstance(input, Tensor) and input.dim() > 2 else input
     return fo.cross_entropy(
-        logits, target, ignore_index=ignore_index, label_smoothing=label_smoothing, reduction=reduction
+        logits,
+        target,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+        class_weight=None if weight is None else weight.float(),
     )
 
 
 def _padded(logits: Any) -> str | None:
     return padded_by_compiler(logits, min(logits.dim() - 1, 1)) if isinstance(logits, Tensor) else None
+
+
+def unfused_class_weight(weight: Tensor | None) -> str | None:
+    """The reason why the kernel, which reads weights of classes in float32, does not take them; None if it does."""
+    if weight is None or weight.dtype in (torch.float32, torch.float16, torch.bfloat16):
+        return None
+    return f"weight is {name(weight.dtype)}"
 
 
 def unfused_target(target: Any = None) -> str | None:

@@ -1,0 +1,94 @@
+// linear_log_prob: the log-probability of the label, the log-sum-exp and the entropy of softmax(z) for the logits
+// z = softcap(x W^T + bias) / temperature, by the loops of linear_cross_entropy. The formulas are in losses.h.
+#pragma once
+
+#include "ops/loss/linear_cross_entropy.h"
+
+namespace fusedops {
+
+inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive};
+
+// The entropy is 0 where need_entropy is false. `statistics` are the numbers of lse in losses.h.
+inline constexpr Signature kLinearLogProb{
+    .name = "linear_log_prob",
+    .inputs = {{.name = "x", .layout = Layout::rows_apart},
+               {.name = "weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "labels"},
+               optional_parameter("bias")},
+    .outputs = {{"log_prob", "compute(x)"},
+                {"lse", "compute(x)"},
+                {"entropy", "compute(x)"},
+                {"statistics", "compute(x)", /*saved=*/true}},
+    .attributes = {kTemperature,
+                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
+                   {"ignore_index", Type::i64, "-100"},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"need_entropy", Type::boolean, "false"}},
+    .axes = {{"...K, KV^transpose_weight, ..., V -> ..., ..., ..., ...L"}},
+};
+
+Operator linear_log_prob();
+FUSEDOPS_CUDA_KERNEL Status linear_log_prob_cuda(const Call& call);
+
+// Gradients that are not needed are empty.
+inline constexpr Signature kLinearLogProbBackward{
+    .name = "linear_log_prob_backward",
+    .inputs = {{"dlog_prob", Kind::optional},
+               {.name = "x", .layout = Layout::rows_apart},
+               {.name = "weight", .layout = Layout::matrix, .parameter = true},
+               {.name = "labels"},
+               optional_parameter("bias"),
+               {"entropy"},
+               {"statistics"},
+               {"dlse", Kind::optional},
+               {"dentropy", Kind::optional}},
+    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .attributes = {kTemperature,
+                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
+                   {"ignore_index", Type::i64, "-100"},
+                   {"transpose_weight", Type::boolean, "true"},
+                   {"need_dx", Type::boolean, "true"},
+                   {"need_dweight", Type::boolean, "true"},
+                   {"need_dbias", Type::boolean, "true"}},
+    .axes = {{"..., ...K, KV^transpose_weight, ..., V, ..., ...L, ..., ... -> ...K, KV^transpose_weight/..., V/..."}},
+};
+
+Operator linear_log_prob_backward();
+FUSEDOPS_CUDA_KERNEL Status linear_log_prob_backward_cuda(const Call& call);
+
+inline constexpr LinearArguments kLogProbAt = kLinearLogProb;
+inline constexpr GradientPlaces kLogProbBackwardAt = {
+    kLinearLogProbBackward,
+    {output_of(kLinearLogProbBackward, "dx"), attribute_of<bool>(kLinearLogProbBackward, "need_dx")},
+    {output_of(kLinearLogProbBackward, "dweight"), attribute_of<bool>(kLinearLogProbBackward, "need_dweight")},
+    {output_of(kLinearLogProbBackward, "dbias"), attribute_of<bool>(kLinearLogProbBackward, "need_dbias")}};
+
+// The results of a row.
+template <class A>
+struct LogProbs : LossRows<A> {
+  LogProbs(const Call& call, int64_t rows, int64_t columns)
+      : LossRows<A>(call, kLinearLogProb, rows, columns),
+        log_prob(call.output<A>(output_of(kLinearLogProb, "log_prob"))),
+        lse(call.output<A>(output_of(kLinearLogProb, "lse"))),
+        entropy(call.output<A>(output_of(kLinearLogProb, "entropy"))),
+        statistics(call.output<Lse<A>>(output_of(kLinearLogProb, "statistics"))) {}
+
+  // Of a label that is no class, log_prob is NaN.
+  FUSEDOPS_HD void finish(int64_t row, const RowStats<A>& sums, const A* label_logits) const {
+    const int64_t label = this->labels[row];
+    const bool counts = !this->is_ignored(label);
+    const A log_sum = std::log(sums.exponentials);
+    lse[row] = sums.max + log_sum;
+    statistics[row] = {sums.max, log_sum, 0};
+    log_prob[row] = 0;
+    entropy[row] = counts && this->has_entropy ? log_sum - sums.moment / sums.exponentials : A(0);
+    if (counts)
+      log_prob[row] =
+          this->is_class(label) ? label_logits[row] - sums.max - log_sum : std::numeric_limits<A>::quiet_NaN();
+  }
+
+  A *log_prob, *lse, *entropy;
+  Lse<A>* statistics;
+};
+
+}  // namespace fusedops
