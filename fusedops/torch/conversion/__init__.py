@@ -70,9 +70,10 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
     With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm`, `softmax` and
     `scaled_dot_product_attention` in the code of a module's own `forward` go to fusedops as well, if they compute the
-    same: in the module's dtype, over the last dimension, and attention with a mask of booleans or none, where causality finds as many keys as queries. Other calls, and calls in functions or methods that
-    `forward` calls, go to torch. The new class has a copy of the code with copied global variables, so later changes of
-    variables in its Python module have no effect.
+    same: in the module's dtype, over the last dimension, and attention with a mask of booleans or none, where causality
+    finds as many keys as queries. Other calls, and calls in functions or methods that `forward` calls, go to torch. The
+    new class has a copy of the code with copied global variables, so later changes of variables in its Python module
+    have no effect.
 
     With `fuse_loss=True`, a causal language model of transformers whose head is a plain linear layer computes its loss
     from the last hidden states, while it is in training mode and gets labels. A softcap of the logits is supported. A
