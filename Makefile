@@ -18,17 +18,18 @@ wheel_tools := .venv/.wheel
 endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-cpp_files := find core_cuda torch_binding torch_autograd tf_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
+cpp_files := find core_cuda torch_binding torch_autograd tf_binding xla_binding jax_binding -name '*.cpp' -o -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh'
 # Tests run on all cores if pytest-xdist is installed.
 pytest := $(python) -m pytest $$($(python) -c 'import xdist; print("-n auto --dist worksteal")' 2>/dev/null)
 clang_format := $(python) -c 'from clang_format import clang_format; clang_format()'
 
-.PHONY: help build build-torch build-tf wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference site format lint clean
+.PHONY: help build build-torch build-tf build-jax wheel test test-all test-compat demo example bench bench-check bench-report families soak docs reference site format lint clean
 
 help:
-	@echo 'make build         build the bindings of PyTorch and TensorFlow'
+	@echo 'make build         build the bindings of PyTorch, TensorFlow and JAX, as far as they are installed'
 	@echo 'make build-torch   build the binding of PyTorch      (fusedops/torch/_C.abi3.so, _autograd.*.so)'
 	@echo 'make build-tf      build the binding of TensorFlow   (fusedops/tf/_ops.so, _xla.so)'
+	@echo 'make build-jax     build the binding of JAX          (fusedops/jax/_ffi.so)'
 	@echo 'make wheel         build a wheel for many GPUs into dist/, check it with auditwheel and abi3audit'
 	@echo 'make test          build what is stale, run all but the slow tests, on every core'
 	@echo 'make test-all      build what is stale, run every test'
@@ -90,6 +91,9 @@ build-torch: $(environment)
 
 build-tf: $(environment)
 	@$(python) -m build_tools tf
+
+build-jax: $(environment)
+	@$(python) -m build_tools jax
 
 wheel: $(environment) $(wheel_tools)
 	@$(python) -m build_tools.wheel

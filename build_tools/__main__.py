@@ -1,4 +1,4 @@
-"""python -m build_tools [torch] [tf]: builds these bindings in place, by default those of the installed frameworks."""
+"""python -m build_tools [torch] [tf] [jax]: builds these bindings in place, by default those of installed frameworks."""
 
 import sys
 from pathlib import Path

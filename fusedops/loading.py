@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -40,7 +41,7 @@ class Framework:
     distributions: tuple[str, ...]  # the packages that may contain the module
     files: tuple[str, ...]  # its libraries: the operators, then optional ones
     oldest: str  # the first supported version
-    stable: bool  # True if one build serves every version from `oldest` on
+    serves: Callable[[str, str], bool]  # serves(built, installed): True if a build for one version runs with another
     load: str | None = None  # the code that builds it at run time
 
     @property
@@ -70,6 +71,22 @@ class Framework:
         return str(getattr(importlib.import_module(self.module), "__version__", "")) or None
 
 
+def release(version: str) -> tuple[int, int]:
+    """(2, 13) of "2.13.0+cpu"."""
+    major, minor = re.findall(r"\d+", version)[:2]
+    return int(major), int(minor)
+
+
+def at_least(version: str, oldest: str) -> bool:
+    return release(version) >= release(oldest)
+
+
+def abi(version: str) -> str:
+    """The versions that a binary for this version serves, without a stable ABI: "2.13" for "2.13.0+cpu", which is any
+    2.13, but only itself for a nightly build."""
+    return version if "dev" in version else "{}.{}".format(*release(version))
+
+
 FRAMEWORKS = {
     "torch": Framework(
         "torch",
@@ -78,7 +95,7 @@ FRAMEWORKS = {
         ("torch",),
         ("_C.abi3.so",),
         "2.10",
-        stable=True,
+        serves=lambda built, installed: True,  # LibTorch's stable ABI
         load="import fusedops; fusedops.torch.jit.load()",
     ),
     "tf": Framework(
@@ -88,7 +105,16 @@ FRAMEWORKS = {
         ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
         ("_ops.so", "_xla.so"),
         "2.20",
-        stable=False,
+        serves=lambda built, installed: abi(built) == abi(installed),
+    ),
+    "jax": Framework(
+        "jax",
+        "JAX",
+        "jax",
+        ("jax",),
+        ("_ffi.so",),
+        "0.6",
+        serves=lambda built, installed: at_least(installed, built),  # XLA takes handlers with older headers
     ),
 }
 
@@ -137,7 +163,7 @@ def fault(framework: Framework, file: str | None = None, folder: Path | None = N
         problem, run = f"is damaged: {library} must have {expected} bytes; it has {size}", make
     elif build["fusedops"] != VERSION:
         problem, run = f"was built from fusedops {build['fusedops']}; this is {VERSION}; {here}", make
-    elif not framework.stable and abi(build["framework"]) != abi(installed):
+    elif not framework.serves(build["framework"], installed):
         problem, run = f"was {against}, and {here}", make
     elif missing:
         problem, run = (
@@ -163,22 +189,6 @@ def other_copies() -> list[Path]:
     specs += [PathFinder.find_spec("fusedops", [place]) for place in (*sys.path, "")]
     found = [Path(spec.origin).resolve().parent for spec in specs if spec and spec.origin]
     return [folder for folder in dict.fromkeys(found) if folder != PACKAGE.resolve()]
-
-
-def release(version: str) -> tuple[int, int]:
-    """(2, 13) of "2.13.0+cpu"."""
-    major, minor = re.findall(r"\d+", version)[:2]
-    return int(major), int(minor)
-
-
-def at_least(version: str, oldest: str) -> bool:
-    return release(version) >= release(oldest)
-
-
-def abi(version: str) -> str:
-    """The versions that a binary for this version serves, without a stable ABI: "2.13" for "2.13.0+cpu", which is any
-    2.13, but only itself for a nightly build."""
-    return version if "dev" in version else "{}.{}".format(*release(version))
 
 
 def autograd_file(version: str) -> str:

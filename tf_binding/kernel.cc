@@ -3,19 +3,20 @@
 #include <new>
 
 #include "attributes.h"
+#include "call.h"
+#include "denormals.h"
 #include "dense.h"
 #include "registration.h"
 #include "table.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tsl/platform/denormal.h"
 #include "variables.h"
 #include "xla/stream_executor/stream.h"
 
 namespace fusedops::tf_binding {
 namespace {
 
-// TensorFlow's threads flush denormal numbers to zero. PyTorch's do so only on request.
-using IeeeDenormals = tsl::port::ScopedDontFlushDenormal;
+using xla_binding::dense_view;
+using xla_binding::IeeeDenormals;
 
 void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, void* closure) {
   using tensorflow::thread::ThreadPool;
@@ -48,7 +49,7 @@ class Execution {
     lend_device();
     const Status status = execute();
     if (status.ok()) return absl::OkStatus();
-    return is_about_an_argument(status) ? invalid(status) : absl::InternalError(status.sentence());
+    return xla_binding::is_about_an_argument(status) ? invalid(status) : absl::InternalError(status.sentence());
   }
 
  private:

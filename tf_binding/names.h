@@ -30,8 +30,4 @@ inline std::string type_attribute(const Operator& op, const Output& output) {
   return type_attribute(has_own_dtype(op, output) ? output.name : output.dtype);
 }
 
-// True if a kernel failed because of an argument: its sentence then begins with "fusedops.<op>: ". Other failures are
-// the library's own.
-inline bool is_about_an_argument(const Status& status) { return status.sentence().starts_with("fusedops."); }
-
 }  // namespace fusedops::tf_binding

@@ -13,6 +13,7 @@ from fusedops.building.core import Cuda, add_core, announcement
 from fusedops.building.cuda import NoCudaError, gpus_here
 from fusedops.building.environment import show_site_packages
 from fusedops.building.facts import remove_facts, write_facts
+from fusedops.building.jax_library import add_jax
 from fusedops.building.ninja import NinjaFile, alone
 from fusedops.building.options import BuildError, Options
 from fusedops.building.progress import progress
@@ -20,7 +21,7 @@ from fusedops.building.tf_library import add_tf
 from fusedops.building.torch_extension import add_torch
 from fusedops.loading import FRAMEWORKS, Framework, at_least
 
-ADD = {"torch": add_torch, "tf": add_tf}
+ADD = {"torch": add_torch, "tf": add_tf, "jax": add_jax}
 
 
 def build(wanted: list[str], destination: Path) -> dict[str, str]:
@@ -99,8 +100,8 @@ def find_frameworks(wanted: list[str]) -> dict[str, str]:
             raise BuildError(f"{framework.title} is not installed. Run: pip install {framework.module}")
     if not versions:
         raise BuildError(
-            "it is built for the frameworks that are installed, and neither PyTorch nor TensorFlow is. Run: "
-            "pip install torch, or pip install tensorflow, or both; then this again (other tools than pip, such as uv, "
+            "it is built for the frameworks that are installed, and none of PyTorch, TensorFlow and JAX is. Run: "
+            "pip install torch, tensorflow or jax, or several; then this again (other tools than pip, such as uv, "
             "hide what is installed from a build: add --no-build-isolation)"
         )
     return versions

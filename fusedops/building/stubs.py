@@ -1,4 +1,4 @@
-"""functions.pyi of both packages, for editors and type checkers.
+"""functions.pyi of all packages, for editors and type checkers.
 
 The functions are defined while a package is imported, which no checker sees. Their types need neither a compiled
 library nor a framework.
@@ -20,6 +20,7 @@ PACKAGE = Path(functions.__file__).parents[1]
 _TENSORS = {  # the framework's definitions of the type names in fusedops/functions/common.py
     "torch": "from torch import Tensor\nTensorLike = Tensor\nVariable = Tensor",
     "tf": "from fusedops.tf.tensors import Tensor, TensorLike, Variable",
+    "jax": "from fusedops.jax.tensors import Tensor, TensorLike, Variable",
 }
 _HEAD = '''"""The types of the public functions of fusedops.{framework}, from fusedops/functions/."""
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """The TensorFlow binding: two libraries for tf.load_op_library.
 
     _ops.so     tf_binding/ and the core's objects: the operators
-    _xla.so     tf_binding/xla/: the operators' XLA kernels; it uses the loaded _ops.so
+    _xla.so     tf_binding/xla/ and xla_binding/: the operators' XLA kernels; it uses the loaded _ops.so
 
 They use no Python API. TensorFlow's C++ ABI changes with every minor version, so they work only with the TensorFlow
 they were built against.
@@ -18,6 +18,7 @@ from typing import Any
 
 from fusedops.building.core import CORE
 from fusedops.building.cuda import Toolkit
+from fusedops.building.jax_library import XLA_BINDING
 from fusedops.building.ninja import NinjaFile
 from fusedops.building.options import Options
 
@@ -60,14 +61,14 @@ def add_tf(
     # XLA's headers include these two libraries relative to their own roots.
     roots = ["", "external/highwayhash", "external/farmhash_archive/src"]
     includes = [word for root in roots for word in ("-isystem", str(Path(flags["include"], root)))]
-    own_includes = [f"-I{CORE}", f"-I{BINDING}"]
+    own_includes = [f"-I{CORE}", f"-I{BINDING}", f"-I{XLA_BINDING}"]
     compile_cc = [*options.cxx, "-std=c++20", *options.host_flags, "-Wall", "-Wextra", *own_includes]
     ninja.rule(
         "tf_cc", [*compile_cc, *defines, *includes, "-c", "$in", "-o", "$out"], description="c++ $in", headers=True
     )
 
-    def compiled(folder: Path) -> list[Path]:
-        sources = sorted(folder.glob("*.cc"))
+    def compiled(*folders: Path) -> list[Path]:
+        sources = [source for folder in folders for source in sorted(folder.glob("*.cc"))]
         return [ninja.build(options.folder / f"{source}.o", "tf_cc", [source]) for source in sources]
 
     libraries = options.folder / "lib/fusedops/tf"
@@ -79,4 +80,7 @@ def add_tf(
     ninja.rule("tf_link", [*link, *cudart, name], description="link $out")
     operators = ninja.build(libraries / "_ops.so", "tf_link", [*compiled(BINDING), *objects])
     ninja.rule("tf_link_xla", [*link, f"-L{libraries}", f"-l:{operators.name}"], description="link $out")
-    return [operators, ninja.build(libraries / "_xla.so", "tf_link_xla", compiled(XLA), implicit=[operators])]
+    return [
+        operators,
+        ninja.build(libraries / "_xla.so", "tf_link_xla", compiled(XLA, XLA_BINDING), implicit=[operators]),
+    ]

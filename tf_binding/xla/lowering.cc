@@ -9,14 +9,20 @@
 #include "absl/strings/str_join.h"
 #include "attributes.h"
 #include "call.h"
-#include "dense.h"
+#include "handler.h"
 #include "registration.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_compiler.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/public/version.h"
+#include "workspace.h"
+#include "xla/ffi/api/api.h"
 #include "xla/hlo/builder/xla_builder.h"
+
+namespace xla::ffi {
+const XLA_FFI_Api* GetXlaFfiApi();  // TensorFlow's own; xla/ffi/ffi_api.h, which declares it, brings all of LLVM
+}
 
 namespace fusedops::tf_binding {
 namespace {
@@ -73,8 +79,8 @@ class Lowering : public tensorflow::XlaOpKernel {
       absl::StrAppend(&own, own.empty() ? "" : ", ", attribute.name, " = \"", absl::CEscape(text), "\"");
     }
     const auto counts = absl::StrJoin(absl::MakeSpan(counts_, op_.inputs.size()), ", ");
-    dictionary_ = absl::StrCat("{", xla_call::kOperator, " = \"", op_.name, "\", ", xla_call::kCounts,
-                               " = array<i64: ", counts, ">, ", xla_call::kAttributes, " = {", own, "}}");
+    dictionary_ = absl::StrCat("{", xla_binding::kOperator, " = \"", op_.name, "\", ", xla_binding::kCounts,
+                               " = array<i64: ", counts, ">, ", xla_binding::kAttributes, " = {", own, "}}");
     return absl::OkStatus();
   }
 
@@ -93,10 +99,11 @@ class Lowering : public tensorflow::XlaOpKernel {
       aliases.emplace_back(result, std::pair(int64_t{i}, xla::ShapeIndex()));
       results.push_back(operands[i]);
     }
-    const xla::XlaOp call = xla::CustomCallWithLayout(
-        context->builder(), xla_call::kTarget, inputs, xla::ShapeUtil::MakeTupleShape(results), operands, dictionary_,
-        /*has_side_effect=*/false, aliases, nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
-        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
+    const xla::XlaOp call =
+        xla::CustomCallWithLayout(context->builder(), xla_binding::kTarget, inputs,
+                                  xla::ShapeUtil::MakeTupleShape(results), operands, dictionary_,
+                                  /*has_side_effect=*/false, aliases, nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
+                                  xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(call, i));
     for (const auto& [result, operand] : aliases)
       TF_RETURN_IF_ERROR(context->AssignVariable(static_cast<int>(operand.first), variables_[operand.first],
@@ -156,30 +163,16 @@ class Lowering : public tensorflow::XlaOpKernel {
 
   int64_t workspace(XlaOpKernelContext* context, const std::vector<xla::Shape>& operands,
                     const std::vector<xla::Shape>& results) const {
-    if (!op_.workspace) return 0;
-    std::vector<int64_t> strides((operands.size() + results.size()) * kMaxRank + 1);
-    int64_t* next = strides.data();
-    void* const somewhere = next;  // never read, but an operator may take null for an absent input
-    const auto view = [somewhere, &next](tensorflow::DataType dtype, const xla::Shape& shape) {
-      const auto sizes = shape.dimensions();
-      const View made = dense_view(somewhere, core_dtype(dtype), static_cast<int>(sizes.size()), sizes.data(), next);
-      next += kMaxRank;
-      return made;
+    const auto tensor = [](tensorflow::DataType dtype, const xla::Shape& shape) {
+      return xla_binding::Tensor{core_dtype(dtype), {shape.dimensions().data(), shape.dimensions().size()}};
     };
-    std::vector<View> inputs;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const bool variable = is_variable(static_cast<int>(i));
-      inputs.push_back(view(variable ? variables_[i] : context->input_type(static_cast<int>(i)), operands[i]));
-    }
-    Call call(op_);
-    call.attributes = values_;
-    call.context.cuda = context->compiler()->options().device_type == tensorflow::DEVICE_GPU_XLA_JIT;
-    for (size_t i = 0, position = 0; i < op_.inputs.size(); position += static_cast<size_t>(counts_[i++])) {
-      if (counts_[i] > 0) call.inputs[i] = &inputs[position];
-      if (op_.inputs[i].kind == Kind::list) call.counts[i] = counts_[i];
-    }
-    for (size_t i = 0; i < results.size(); ++i) call.outputs[i] = view(context->expected_output_dtype(i), results[i]);
-    return static_cast<int64_t>(op_.workspace(call));
+    std::vector<xla_binding::Tensor> inputs, outputs;
+    for (int i = 0; i < context->num_inputs(); ++i)
+      inputs.push_back(tensor(is_variable(i) ? variables_[i] : context->input_type(i), operands[i]));
+    for (int i = 0; i < context->num_outputs(); ++i)
+      outputs.push_back(tensor(context->expected_output_dtype(i), results[i]));
+    const bool cuda = context->compiler()->options().device_type == tensorflow::DEVICE_GPU_XLA_JIT;
+    return xla_binding::workspace(op_, values_, cuda, {counts_, op_.inputs.size()}, inputs, outputs);
   }
 
   const Operator& op_;
@@ -207,6 +200,10 @@ const char* register_new() {
 }
 
 [[maybe_unused]] const bool registered = (register_new(), true);
+
+XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), xla_binding::kTarget, "Host", fusedops_xla_on_host);
+XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), xla_binding::kTarget, "CUDA", fusedops_xla_on_cuda,
+                         XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE);
 
 }  // namespace
 }  // namespace fusedops::tf_binding

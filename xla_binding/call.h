@@ -1,7 +1,12 @@
-// One custom call serves all operators. The lowering writes its attributes, and the handler reads them.
+// The custom call of XLA that serves all operators. A framework's lowering writes its attributes, and the handler reads
+// them.
 #pragma once
 
-namespace fusedops::tf_binding::xla_call {
+#include <string>
+
+#include "core/declaration/status.h"
+
+namespace fusedops::xla_binding {
 
 // The name under which XLA knows the handlers for the host and for CUDA.
 inline constexpr const char* kTarget = "fusedops";
@@ -14,4 +19,8 @@ inline constexpr const char* kAttributes = "attributes";  // the operator's own 
 // Its results are the operator's outputs, then its workspace, which XLA allocates like a result, then the mutated
 // inputs in the memory of their operands.
 
-}  // namespace fusedops::tf_binding::xla_call
+// True if a kernel failed because of an argument: its sentence then begins with "fusedops.<op>: ". Other failures are
+// the library's own.
+inline bool is_about_an_argument(const Status& status) { return status.sentence().starts_with("fusedops."); }
+
+}  // namespace fusedops::xla_binding

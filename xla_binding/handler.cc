@@ -1,21 +1,19 @@
-// The handler of XLA's custom call. It runs the operator that the call names, on XLA's buffers.
+// The handlers of XLA's custom call, in TensorFlow and in JAX. They run the operator that the call names, on XLA's
+// buffers.
+#include "handler.h"
+
 #include <new>
 #include <string>
 #include <vector>
 
 #include "call.h"
 #include "core/declaration/operator.h"
+#include "denormals.h"
 #include "dense.h"
 #include "host_threads.h"
-#include "names.h"
-#include "tsl/platform/denormal.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace xla::ffi {
-const XLA_FFI_Api* GetXlaFfiApi();  // TensorFlow's own; xla/ffi/ffi_api.h, which declares it, brings all of LLVM
-}
-
-namespace fusedops::tf_binding {
+namespace fusedops::xla_binding {
 namespace {
 
 namespace ffi = xla::ffi;
@@ -34,6 +32,10 @@ DType core_dtype(ffi::DataType dtype) {
       return DType::boolean;
     case ffi::U8:
       return DType::u8;
+    case ffi::S8:
+      return DType::i8;
+    case ffi::S16:
+      return DType::i16;
     case ffi::S32:
       return DType::i32;
     case ffi::S64:
@@ -56,8 +58,8 @@ class Execution {
   }
 
   ffi::Error run(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary dictionary) {
-    const auto counts = dictionary.get<ffi::Span<const int64_t>>(xla_call::kCounts);
-    const auto attributes = dictionary.get<ffi::Dictionary>(xla_call::kAttributes);
+    const auto counts = dictionary.get<ffi::Span<const int64_t>>(kCounts);
+    const auto attributes = dictionary.get<ffi::Dictionary>(kAttributes);
     if (!counts) return counts.error();
     if (!attributes) return attributes.error();
     for (size_t i = 0; i < op_.attributes.size(); ++i) {
@@ -76,7 +78,7 @@ class Execution {
     call_.workspace = (*workspace)->untyped_data();
     if (const ffi::Error error = check_mutated(results); error.failure()) return error;
 
-    const tsl::port::ScopedDontFlushDenormal ieee;
+    const IeeeDenormals ieee;
     const Status status = fusedops::run(op_, call_);
     if (status.ok()) return ffi::Error::Success();
     return is_about_an_argument(status) ? ffi::Error::InvalidArgument(status.sentence())
@@ -112,10 +114,13 @@ class Execution {
     return ffi::Error::Success();
   }
 
+  // uint32 [..., 2] is int64 [...] in two words: JAX has no int64 by default, and no operator takes uint32.
   static View view(const ffi::AnyBuffer& buffer, int64_t* strides) {
     const auto sizes = buffer.dimensions();
-    return dense_view(buffer.untyped_data(), core_dtype(buffer.element_type()), static_cast<int>(sizes.size()),
-                      sizes.begin(), strides);
+    const auto rank = static_cast<int>(sizes.size());
+    if (buffer.element_type() == ffi::U32 && rank > 0 && sizes[rank - 1] == 2)
+      return dense_view(buffer.untyped_data(), DType::i64, rank - 1, sizes.begin(), strides);
+    return dense_view(buffer.untyped_data(), core_dtype(buffer.element_type()), rank, sizes.begin(), strides);
   }
 
   const Operator& op_;
@@ -129,7 +134,7 @@ class Execution {
 
 ffi::Error execute(const Context& context, ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary dictionary) {
-  const auto name = dictionary.get<std::string_view>(xla_call::kOperator);
+  const auto name = dictionary.get<std::string_view>(kOperator);
   if (!name) return name.error();
   const Operator* op = find_operator(*name);
   if (!op) return ffi::Error::Internal("fusedops: no operator is named " + std::string(*name));
@@ -156,16 +161,15 @@ ffi::Error execute_on_cuda(void* stream, ffi::RemainingArgs operands, ffi::Remai
   return execute(context, operands, results, dictionary);
 }
 
-XLA_FFI_DEFINE_HANDLER(on_host, execute_on_host,
-                       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
-XLA_FFI_DEFINE_HANDLER(on_cuda, execute_on_cuda,
-                       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().RemainingArgs().RemainingRets().Attrs());
-
-// No kernel allocates or waits: XLA may capture the launches of many calls in one CUDA graph.
-constexpr XLA_FFI_Handler_Traits kCapturable = XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
-
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "Host", on_host);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), xla_call::kTarget, "CUDA", on_cuda, kCapturable);
-
 }  // namespace
-}  // namespace fusedops::tf_binding
+}  // namespace fusedops::xla_binding
+
+namespace ffi = xla::ffi;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fusedops_xla_on_host, fusedops::xla_binding::execute_on_host,
+                              ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
+// No kernel allocates or waits: XLA may capture the launches of many calls in one CUDA graph.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    fusedops_xla_on_cuda, fusedops::xla_binding::execute_on_cuda,
+    ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().RemainingArgs().RemainingRets().Attrs(),
+    {ffi::Traits::kCmdBufferCompatible});

@@ -7,10 +7,10 @@
 #include <memory>
 #include <new>
 
-#include "tsl/platform/denormal.h"
+#include "denormals.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace fusedops::tf_binding {
+namespace fusedops::xla_binding {
 namespace {
 
 constexpr int64_t kNanosecondsPerRange = 20'000;  // ten times the time to wake a thread
@@ -23,7 +23,7 @@ class Loop {
       : count_(count), ranges_(ranges), body_(body), closure_(closure) {}
 
   void run_ranges() {
-    const tsl::port::ScopedDontFlushDenormal ieee;
+    const IeeeDenormals ieee;
     for (int64_t range; (range = next_.fetch_add(1)) < ranges_;) {
       body_(closure_, begin(range), begin(range + 1));
       if (done_.fetch_add(1) + 1 == ranges_) done_.notify_all();
@@ -64,4 +64,4 @@ void parallel_for(void* pool, int64_t count, int64_t cost, Context::Body body, v
   loop->wait();
 }
 
-}  // namespace fusedops::tf_binding
+}  // namespace fusedops::xla_binding
