@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
+# The frameworks share the GPU.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 pytest_plugins = ["tests.helpers.workers"]
 
@@ -35,11 +37,15 @@ skipped: Counter[str] = Counter()
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = metafunc.fixturenames
-    pairs = [(framework, device) for framework in FRAMEWORKS for device in DEVICES]
+    only = metafunc.definition.get_closest_marker("frameworks")
+    pairs = [(framework, device) for framework in (only.args if only else FRAMEWORKS) for device in DEVICES]
+    # On a CPU the bits of the others equal PyTorch's (generic/test_parity.py).
+    by_torch = [(framework, "cpu") for framework in FRAMEWORKS[1:]] if installed("torch") else []
     for fixture, cases in {
         "any_backend": pairs,
-        "reference_backend": [pair for pair in pairs if pair != ("tf", "cpu") or not installed("torch")],
-        "any_gpu": [(framework, "cuda") for framework in FRAMEWORKS],
+        "reference_backend": [pair for pair in pairs if pair not in by_torch],
+        "any_gpu": [pair for pair in pairs if pair[1] == "cuda"],
+        "both_backends": [pair for pair in pairs if pair[0] != "torch"],
         "torch_backend": [("torch", device) for device in DEVICES],
         "tf_backend": [("tf", device) for device in DEVICES],
         "torch_cpu": [("torch", "cpu")],
@@ -123,17 +129,17 @@ def package(request: pytest.FixtureRequest) -> Any:
     return require(request.param, "cpu").functions
 
 
-# The backends whose values are compared with a reference. TensorFlow on a CPU is left out: its bits equal PyTorch's
-# (generic/test_parity.py).
 reference_backend = any_backend
 any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
 
 
 @pytest.fixture
-def both_backends(device: str) -> Iterator[tuple[Backend, Backend]]:
-    torch, tf = require("torch", device), require("tf", device)
-    with tf.place:
-        yield torch, tf
+def both_backends(request: pytest.FixtureRequest) -> Iterator[tuple[Backend, Backend]]:
+    """PyTorch and another framework, on one device."""
+    framework, device = request.param
+    torch, other = require("torch", device), require(framework, device)
+    with other.place:
+        yield torch, other
 
 
 @pytest.fixture

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fusedops import checks
+from fusedops import checks, inference
 from fusedops.declarations import Operator
 from fusedops.torch import internals
 from fusedops.torch.library import CORE, DTYPES, LIBRARY, SIGNATURES, Signature, for_each
 
-LIBRARY.fusedops_infer.restype = ctypes.c_char_p
 _UNKNOWN_RANK = -1
 
 
@@ -88,18 +86,9 @@ def _place(dtype: torch.dtype) -> int:
 
 
 def _answer(declaration: Operator, tokens: list[int], attributes: Sequence[Any], more: int = 0) -> Any:
-    """The core's result as integers, or its error message as bytes."""
-    texts = [a.spelled(value).encode() for a, value in zip(declaration.attributes, attributes, strict=True)]
-    # 4096 exceeds the size of the largest number of outputs of the largest rank; `more` is for equalities.
-    result = (ctypes.c_int64 * (4096 + more))()
-    refused = LIBRARY.fusedops_infer(
-        declaration.name.encode(),
-        (ctypes.c_int64 * len(tokens))(*tokens),
-        (ctypes.c_char_p * max(1, len(texts)))(*texts),
-        result,
-        ctypes.c_int64(len(result)),
-    )
-    return result if refused is None else refused
+    """The core's result as integers, or its error message as bytes. `more`: words for equalities of symbols."""
+    texts = [a.spelled(value) for a, value in zip(declaration.attributes, attributes, strict=True)]
+    return inference.infer(LIBRARY, declaration, tokens, texts, more)
 
 
 def _register_fake(operator: Operator) -> None:

@@ -1,4 +1,4 @@
-"""PyTorch and TensorFlow give the same bits on the same kind of device, forward and backward."""
+"""All frameworks give the same bits on the same kind of device, forward and backward."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_same_bits_with_float32_parameters(both_backends, spec, random):
 
 
 def test_same_bits_compiled(both_backends, spec, random):
-    """torch.compile and tf.function run the same kernels as eager code."""
+    """torch.compile, tf.function and jax.jit run the same kernels as eager code."""
     sample: Sample = spec.sample((33, 65), random)
     names = sample.tensors
     found: list[list[np.ndarray]] = []

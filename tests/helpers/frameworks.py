@@ -1,4 +1,4 @@
-"""One interface to both frameworks for the suites: a backend is a framework on a device."""
+"""One interface to all frameworks for the suites: a backend is a framework on a device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.helpers.numerics import rounded
 from tests.helpers.specification import Like, Sample, Specification
 from tests.specifications import SPECIFICATIONS
 
-FRAMEWORKS = ("torch", "tf")
-PACKAGES = {"torch": "torch", "tf": "tensorflow"}
+FRAMEWORKS = ("torch", "tf", "jax")
+PACKAGES = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 DEVICES = ("cpu", "cuda")
 
 Tensors = Mapping[str, Any]
@@ -300,7 +300,81 @@ class TensorFlow(Backend):
         return self.tf.function(function)
 
 
-BACKENDS: dict[str, type[Backend]] = {"torch": Torch, "tf": TensorFlow}
+class Jax(Backend):
+    framework = "jax"
+
+    def __init__(self, device: str) -> None:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)  # the suites also run in float64
+        self.jax = jax
+        (self.at, *_) = jax.devices("gpu" if device == "cuda" else device)
+        # ValueError: from the core's inference. JaxRuntimeError: from a kernel.
+        self.errors = (ValueError, TypeError, jax.errors.JaxRuntimeError)
+        super().__init__(device)
+
+    @staticmethod
+    def gpus() -> int:
+        import jax
+
+        try:
+            return len(jax.devices("gpu"))
+        except RuntimeError:
+            return 0
+
+    @property
+    def place(self) -> Any:
+        return self.jax.default_device(self.at)
+
+    def from_numpy(self, array: np.ndarray) -> Any:
+        return self.jax.device_put(np.array(array, order="C"), self.at)
+
+    def to_numpy(self, tensor: Any) -> np.ndarray:
+        return np.asarray(tensor)
+
+    def reshape(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        return tensor.reshape(shape)
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, self.jax.Array)
+
+    def dtype_of(self, tensor: Any) -> str:
+        return tensor.dtype.name
+
+    def device_of(self, tensor: Any) -> str:
+        (device,) = tensor.devices()
+        return "cuda" if device.platform == "gpu" else device.platform
+
+    def call(self, name, inputs, options=None):
+        with self.place:
+            return super().call(name, inputs, options)
+
+    def gradients(self, name, inputs, options, wanted, upstream=None):
+        outputs, pull_back = self._vjp(name, inputs, options, wanted)
+        return outputs, dict(zip(wanted, pull_back(upstream or self.upstream(outputs)), strict=True))
+
+    def second_gradients(self, name, inputs, options, wanted, upstream):
+        tensors = [inputs[name] for name in wanted]
+        dy = [*map(upstream, self.call(name, inputs, options))]
+
+        def first(tensors, dy):
+            _, pull_back = self._vjp(name, {**inputs, **dict(zip(wanted, tensors, strict=True))}, options, wanted)
+            return pull_back(tuple(dy))
+
+        found, pull_back = self.jax.vjp(first, tensors, dy)
+        return [gradient for gradients in pull_back(tuple(map(upstream, found))) for gradient in gradients]
+
+    def _vjp(self, name: str, inputs: Tensors, options: Any, wanted: tuple[str, ...]) -> Any:
+        def function(*tensors: Any) -> tuple[Any, ...]:
+            return self.call(name, {**inputs, **dict(zip(wanted, tensors, strict=True))}, options)
+
+        return self.jax.vjp(function, *(inputs[name] for name in wanted))
+
+    def traced(self, function):
+        return self.jax.jit(function)
+
+
+BACKENDS: dict[str, type[Backend]] = {"torch": Torch, "tf": TensorFlow, "jax": Jax}
 _made: dict[tuple[str, str], Backend | str] = {}
 
 

@@ -1,0 +1,92 @@
+"""JAX's version of the tensor functions in gradient formulas, which fusedops/gradients/__init__.py lists."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fusedops.jax.operators import OPERATORS
+
+
+def _compute(x: Array) -> Array:
+    return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
+
+
+def _where(condition: Array, x: Array) -> Array:
+    return jnp.where(condition, x, jnp.zeros_like(x))
+
+
+def _columns(x: Array) -> Array:
+    return jnp.arange(x.shape[-1], dtype=jnp.int32)
+
+
+def _diagonal(x: Array) -> Array:
+    rows = jnp.arange(x.shape[-2], dtype=jnp.int32)
+    return (rows + (x.shape[-1] - x.shape[-2]))[:, None]
+
+
+def _packed(x: Array, offsets_q: Array, offsets_k: Array) -> tuple[Array, Array, Array]:
+    rows = jnp.arange(x.shape[-2], dtype=jnp.int32)
+    query_segment = jnp.searchsorted(offsets_q[1:], rows, side="right")
+    key_segment = jnp.searchsorted(offsets_k[1:], _columns(x), side="right")
+    further = jnp.pad((offsets_k - offsets_q)[1:], (0, 1))  # padded for rows behind the last sequence
+    return query_segment[:, None], key_segment, (rows + further[query_segment])[:, None]
+
+
+# Softmax and products are operators of fusedops: JAX's own product of float32 takes TF32 on a GPU.
+def _probabilities(scores: Array, masks: Sequence[Array]) -> Array:
+    return OPERATORS.softmax(scores, functools.reduce(jnp.logical_and, masks) if masks else None)
+
+
+def _log_sum_exp(scores: Array, masks: Sequence[Array]) -> Array:
+    visible = jnp.broadcast_to(functools.reduce(jnp.logical_and, masks, jnp.array(True)), scores.shape)
+    lowered = jnp.where(visible, scores, jnp.finfo(scores.dtype).min)
+    return jnp.where(visible.any(-1), jax.nn.logsumexp(lowered, -1), -jnp.inf)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """The matrix product, also of a vector, as in torch.matmul."""
+    return OPERATORS.matmul(a[None], b)[0] if a.ndim == 1 else OPERATORS.matmul(a, b)
+
+
+def _vjp(function: Callable[..., Any], inputs: Sequence[Array], upstream: Any) -> Sequence[Array]:
+    _, pull_back = jax.vjp(function, *inputs)
+    return pull_back(upstream)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "diagonal": _diagonal,
+    "cast": lambda x, like: x.astype(like.dtype),
+    "columns": _columns,
+    "compute": _compute,
+    "constant": jax.lax.stop_gradient,
+    "erf": jax.lax.erf,
+    "exchange_heads": lambda x: jnp.swapaxes(x, -3, -2),
+    "expand_last": lambda x: x[..., None],
+    "features": lambda x: x.shape[-1],
+    "first": lambda x: x[..., 0],
+    "halves": lambda x: jnp.split(x, 2, -1),
+    "log_softmax": lambda x: jax.nn.log_softmax(x, -1),
+    "log_sum_exp": _log_sum_exp,
+    "mean_last": lambda x: x.mean(-1, keepdims=True),
+    "multiply": jnp.multiply,
+    "one_hot": lambda labels, like: labels[..., None] == jnp.arange(like.shape[-1], dtype=labels.dtype),
+    "packed": _packed,
+    "probabilities": _probabilities,
+    "product": _product,
+    "repeat_heads": lambda x, like: jnp.repeat(x, like.shape[-3] // max(x.shape[-3], 1), -3),
+    "rsqrt": jax.lax.rsqrt,
+    "sigmoid": jax.nn.sigmoid,
+    "sum": jnp.sum,
+    "sum_last": lambda x: x.sum(-1, keepdims=True),
+    "tanh": jnp.tanh,
+    "transpose_last": lambda x: jnp.swapaxes(x, -2, -1),
+    "unequal": jnp.not_equal,
+    "vjp": _vjp,
+    "where": _where,
+}

@@ -1,0 +1,93 @@
+"""Every operator of the core as a function of JAX's arrays.
+
+An operator is called as `operator(*inputs, **attributes)`, with inputs in declared order: arrays, None for an absent
+optional input, a number for a scalar, a sequence of arrays for a list. It returns its outputs and, after them, the new
+values of its mutated inputs: JAX's arrays cannot be written in place. `jax.jit` with donated arguments can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import jax.numpy as jnp
+
+from fusedops import checks
+from fusedops.declarations import Input, Operator
+from fusedops.jax.library import for_each
+from fusedops.jax.primitives import Call, bind
+from fusedops.jax.tensors import is_array
+
+if TYPE_CHECKING:
+    from fusedops.functions.operators import Operators
+
+
+def _array(operator: Operator, input: Input, value: Any) -> Any:
+    if not is_array(value):
+        raise checks.not_a_tensor(operator, input, value)
+    return jnp.asarray(value)
+
+
+def _list(operator: Operator, input: Input, value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise checks.not_a_tensor(operator, input, value)
+    return [_array(operator, input, x) for x in value]
+
+
+def constant(number: float, dtype: Any, rank: int = 0) -> Any:
+    """A number for use with arrays of this dtype: float64 beside float64, else float32."""
+    return jnp.full((1,) * rank, number, jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
+def _inputs(operator: Operator, values: Sequence[Any]) -> list[list[Any]]:
+    """The arrays of each input."""
+    padded = [*values, *[None] * (len(operator.inputs) - len(values))]
+    found = []
+    for x, value in zip(operator.inputs, padded, strict=True):
+        if x.kind == "list":
+            found.append(_list(operator, x, value))
+        elif x.kind == "optional" and value is None:
+            found.append([])
+        elif x.kind == "scalar" and checks.is_number(value):
+            found.append([checks.number(operator, x, value)])
+        else:
+            found.append([_array(operator, x, value)])
+    leading = found[operator.leading]
+    if not leading:
+        name = operator.inputs[operator.leading].name
+        raise ValueError(f"fusedops.{operator.name}: {name} must have at least one tensor; got none")
+    return [[x if is_array(x) else constant(x, leading[0].dtype) for x in items] for items in found]
+
+
+def _texts(operator: Operator, attributes: dict[str, Any]) -> tuple[str, ...]:
+    texts = []
+    for a in operator.attributes:
+        value = attributes.pop(a.name, a.default)
+        checks.check_attribute(operator, a, value)
+        texts.append(a.spelled(value))
+    for name in attributes:
+        raise TypeError(checks.unexpected_keyword(operator.name, name))
+    return tuple(texts)
+
+
+def _function(operator: Operator) -> Callable[..., Any]:
+    def function(*values: Any, **attributes: Any) -> Any:
+        inputs = _inputs(operator, values)
+        call = Call(operator.name, tuple(map(len, inputs)), _texts(operator, attributes))
+        results = bind(call, [x for items in inputs for x in items])
+        outputs, rest = results[: len(operator.outputs)], iter(results[len(operator.outputs) :])
+        for x, items in zip(operator.inputs, inputs, strict=True):
+            if x.updated:
+                new = [next(rest) for _ in items]
+                outputs.append(new if x.kind == "list" else new[0])
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    function.__name__ = function.__qualname__ = operator.name
+    return function
+
+
+OPERATORS = cast("Operators", SimpleNamespace())
+
+
+for_each(lambda operator: setattr(OPERATORS, operator.name, _function(operator)))
