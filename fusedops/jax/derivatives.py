@@ -19,10 +19,10 @@ from jax.interpreters import ad, batching, mlir
 from fusedops.declarations import Operator
 from fusedops.derivatives import FormulaNames, derivative_of
 from fusedops.gradients import GRADIENTS, REFUSED, Gradient
-from fusedops.jax import neutral
+from fusedops.jax import internals, neutral
 from fusedops.jax.library import BUILT_IN, TABLE, for_each
 from fusedops.jax.operators import OPERATORS
-from fusedops.jax.primitives import PRIMITIVES, Call, Shaped, abstract, shaped
+from fusedops.jax.primitives import PRIMITIVES, Call, Shaped, shaped
 
 FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)
 _GRADIENTS: dict[str, Gradient] = {}
@@ -111,7 +111,7 @@ def _batch_of_linear(values: Sequence[Any], dims: Sequence[int | None], *, pullb
 
 
 _LINEAR.def_impl(_tangents)
-_LINEAR.def_abstract_eval(lambda *values, pullback: [abstract(x) for x in pullback.outputs])
+_LINEAR.def_abstract_eval(lambda *values, pullback: [internals.abstract_beside(values[0], *x) for x in pullback.outputs])
 mlir.register_lowering(_LINEAR, mlir.lower_fun(_tangents, multiple_results=True))
 ad.primitive_transposes[_LINEAR] = _transpose
 ad.primitive_jvps[_LINEAR] = _jvp_of_linear

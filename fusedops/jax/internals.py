@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from jax._src import core, dispatch
 from jax._src.interpreters import ad
 
 # Tracers that record a call for a derivative.
@@ -13,3 +15,19 @@ _DIFFERENTIATING = tuple(getattr(ad, name) for name in ("JVPTracer", "LinearizeT
 def is_differentiated(x: Any) -> bool:
     """True if a transform that is open here needs the derivative of x."""
     return isinstance(x, _DIFFERENTIATING)
+
+
+def varying(tensors: Sequence[Any]) -> Sequence[Any]:
+    """The tensors, all of which vary along the same axes of a shard_map around the call."""
+    insert = getattr(core, "auto_insert_reshard", None) or getattr(core, "standard_insert_pvary", None)
+    return insert(*tensors) if insert else tensors
+
+
+def abstract_beside(like: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """An abstract value that varies along the same axes of a shard_map as `like`."""
+    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=core.get_cur_mesh_sharding())
+
+
+def needs_devices(primitive: Any) -> None:
+    """Lets the primitive's lowering see the devices of the program."""
+    dispatch.prim_requires_devices_during_lowering.add(primitive)

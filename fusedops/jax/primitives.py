@@ -20,7 +20,7 @@ from jax.interpreters.mlir import ir
 from fusedops import inference
 from fusedops.axes import is_batched
 from fusedops.declarations import Operator
-from fusedops.jax import library
+from fusedops.jax import internals, library, sharding
 from fusedops.jax.library import LIBRARY, TABLE, TARGET, for_each
 
 PRIMITIVES: dict[str, Primitive] = {}
@@ -104,16 +104,12 @@ def shaped(x: Any) -> Shaped:
     return x.dtype, tuple(x.shape)
 
 
-def abstract(x: Shaped) -> Any:
-    dtype, shape = x
-    return jax.core.ShapedArray(shape, dtype)
-
-
 def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
     def evaluate(*tensors: Any, counts: Any, texts: Any) -> list[Any]:
         call = Call(operator.name, counts, texts)
         outputs = infer(call, tuple(map(shaped, tensors)), library.has_int64())
-        return [*map(abstract, outputs), *(tensors[place] for place in call.mutated)]
+        made = [internals.abstract_beside(tensors[0], dtype, shape) for dtype, shape in outputs]
+        return [*made, *(tensors[place] for place in call.mutated)]
 
     return evaluate
 
@@ -121,6 +117,12 @@ def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
 def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, counts: Any, texts: Any) -> Any:
         call = Call(operator.name, counts, texts)
+        if not operator.has_effects_or_lists and sharding.is_partitioned(ctx):
+            inputs = call.optional([aval.shape for aval in ctx.avals_in])
+            outputs = [aval.shape for aval in ctx.avals_out]
+            function = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
+            divided = sharding.partitioned(function, operator, call.attributes, inputs, outputs)
+            return mlir.lower_fun(divided, multiple_results=True)(ctx, *operands)
         count = len(operator.outputs)
         avals, mutated = ctx.avals_out[:count], ctx.avals_out[count:]
         bytes = _workspace(call, [*map(shaped, ctx.avals_in)], [*map(shaped, avals)], cuda)
@@ -135,7 +137,7 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
             operand_output_aliases={source: count + 1 + i for i, source in enumerate(call.mutated)},
         )
         # The workspace is one more result, between the outputs and the mutated inputs.
-        results = lowered(ctx.replace(avals_out=[*avals, abstract((np.uint8, (bytes,))), *mutated]), *operands)
+        results = lowered(ctx.replace(avals_out=[*avals, jax.core.ShapedArray((bytes,), np.uint8), *mutated]), *operands)
         return [*results[:count], *results[count + 1 :]]
 
     return lower
@@ -218,13 +220,14 @@ def _compiled(call: Call) -> Callable[..., Any]:
 
 
 def bind(call: Call, tensors: Sequence[Any]) -> list[Any]:
-    found: list[Any] = PRIMITIVES[call.name].bind(*tensors, **call.parameters)
+    found: list[Any] = PRIMITIVES[call.name].bind(*internals.varying(tensors), **call.parameters)
     return found
 
 
 def _register(operator: Operator) -> None:
     primitive = PRIMITIVES[operator.name] = Primitive(f"fusedops_{operator.name}")
     primitive.multiple_results = True
+    internals.needs_devices(primitive)
     primitive.def_impl(lambda *tensors, counts, texts: _compiled(Call(operator.name, counts, texts))(*tensors))
     primitive.def_abstract_eval(_abstract_evaluation(operator))
     for platform, cuda in {"cpu": False, "cuda": True}.items():
