@@ -1,4 +1,4 @@
-"""python -m build_tools [torch] [tf] [jax]: builds these bindings in place, by default those of installed frameworks."""
+"""python -m build_tools [torch] [tf] [jax]: builds these bindings in place, by default of all installed frameworks."""
 
 import sys
 from pathlib import Path

@@ -47,7 +47,7 @@ class Operators(Protocol):
     """'''
     for name in sorted(library.BUILT_IN):
         operator = library.TABLE[name]
-        result = ", ".join(["Tensor"] * len(operator.outputs)) or "None"
+        result = ", ".join(["Tensor"] * len(operator.outputs)) or "Any"
         options = ["*", *map(_option, operator.attributes)] if operator.attributes else []
         parameters = ", ".join(["self", *map(_parameter, operator.inputs), *options])
         yield f"    def {name}({parameters}) -> {result if len(operator.outputs) <= 1 else f'tuple[{result}]'}: ..."

@@ -14,7 +14,7 @@ from fusedops.version import VERSION
 def show_config() -> None:
     """Prints the versions, which bindings are built, for which GPU architectures, and why one is missing.
 
-    Neither framework is imported.
+    No framework is imported.
     """
     print(f"fusedops {VERSION} in {PACKAGE}")
     for folder in other_copies():
@@ -30,7 +30,7 @@ def _lines(framework: Framework) -> list[str]:
     package = f"fusedops.{framework.name}"
     try:
         installed, build, problem = framework.installed(), framework.build(), fault(framework)
-    except Exception as error:  # a broken framework must not hide the report on the other
+    except Exception as error:  # a broken framework must not hide the report on the others
         return [f"{package}: broken ({type(error).__name__}: {error})"]
     lines = [
         f"{package}: {'not usable' if problem else 'ready'}",
@@ -49,7 +49,7 @@ def _lines(framework: Framework) -> list[str]:
         return [*lines, f"  {problem}"]
     if framework.name == "tf":
         lines.append(f"  XLA        {_loaded('fusedops.tf.xla', fault(framework, framework.files[1])) or 'ready'}")
-    else:
+    if framework.name == "torch":
         without = _loaded("fusedops.torch.autograd_library", autograd_fault(str(installed)))
         lines.append(f"  autograd   {f'in Python: {without}' if without else 'in C++'}")
     return lines

@@ -55,7 +55,7 @@ class Attribute:
             return repr(float(value))
         if self.type == "floats":
             return "[" + ", ".join(repr(float(number)) for number in value) + "]"
-        return str(value)
+        return str.__str__(value) if self.type == "str" else str(value)  # the value of an enum's member
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # The frameworks share the GPU.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # for sharded calls
 
 pytest_plugins = ["tests.helpers.workers"]
 
 import hypothesis  # noqa: E402
 
-from tests.helpers.frameworks import DEVICES, FRAMEWORKS, PACKAGES, Backend, backend, installed  # noqa: E402
+from tests.helpers.frameworks import BOTH, DEVICES, FRAMEWORKS, PACKAGES, Backend, backend, installed  # noqa: E402
 from tests.helpers.numerics import DTYPES  # noqa: E402
 from tests.specifications import SPECIFICATIONS  # noqa: E402
 
@@ -38,9 +39,13 @@ skipped: Counter[str] = Counter()
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = metafunc.fixturenames
     only = metafunc.definition.get_closest_marker("frameworks")
-    pairs = [(framework, device) for framework in (only.args if only else FRAMEWORKS) for device in DEVICES]
+    default = FRAMEWORKS if metafunc.definition.path.parent.name in OF_ALL_FRAMEWORKS else BOTH
+    frameworks = only.args if only else default
+    pairs = [(framework, device) for framework in frameworks for device in DEVICES]
     # On a CPU the bits of the others equal PyTorch's (generic/test_parity.py).
     by_torch = [(framework, "cpu") for framework in FRAMEWORKS[1:]] if installed("torch") else []
+    if "package" in names:
+        metafunc.parametrize("package", frameworks, indirect=True)
     for fixture, cases in {
         "any_backend": pairs,
         "reference_backend": [pair for pair in pairs if pair not in by_torch],
@@ -48,13 +53,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "both_backends": [pair for pair in pairs if pair[0] != "torch"],
         "torch_backend": [("torch", device) for device in DEVICES],
         "tf_backend": [("tf", device) for device in DEVICES],
+        "jax_backend": [("jax", device) for device in DEVICES],
+        "jax_cpu": [("jax", "cpu")],
         "torch_cpu": [("torch", "cpu")],
         "tf_cpu": [("tf", "cpu")],
         "torch_gpu": [("torch", "cuda")],
         "tf_gpu": [("tf", "cuda")],
     }.items():
         if fixture in names:
-            metafunc.parametrize(fixture, cases, indirect=True, ids="-".join)
+            given = cases if "jax" in fixture else [*map(_slow, cases)]  # tests/jax has the quick tests of JAX
+            metafunc.parametrize(fixture, given, indirect=True, ids=["-".join(pair) for pair in cases])
     if "device" in names:
         metafunc.parametrize("device", DEVICES)
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
@@ -64,6 +72,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("dtype", DTYPES)
 
 
+def _slow(pair: tuple[str, str]) -> Any:
+    """The case of a backend; on a CPU those of JAX are slow, since XLA compiles each call."""
+    return pytest.param(pair, marks=pytest.mark.slow) if pair == ("jax", "cpu") else pair
+
+
+OF_ALL_FRAMEWORKS = ("generic", "jax", "operators", "own")  # folders
 OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 
@@ -97,7 +111,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_missing(parameter: object) -> bool:
-    """True for "cuda", or for a pair of a framework and "cuda", if no framework here has a GPU."""
+    """True for "cuda", or for a pair of a framework and "cuda", if no framework here has a GPU, and for "jax" or such a
+    pair if it is not installed."""
+    if not installed("jax") and parameter in ("jax", *(("jax", device) for device in DEVICES)):
+        return True
     device = parameter[1] if isinstance(parameter, tuple) and len(parameter) == 2 else parameter
     return device == "cuda" and isinstance(device, str) and not has_gpu()
 
@@ -123,14 +140,14 @@ def any_backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield found
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture
 def package(request: pytest.FixtureRequest) -> Any:
-    """The public packages: fusedops.torch and fusedops.tf."""
+    """The public packages: fusedops.torch, fusedops.tf, fusedops.jax."""
     return require(request.param, "cpu").functions
 
 
 reference_backend = any_backend
-any_gpu = torch_backend = tf_backend = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
+any_gpu = torch_backend = tf_backend = jax_backend = jax_cpu = torch_cpu = tf_cpu = torch_gpu = tf_gpu = any_backend
 
 
 @pytest.fixture
@@ -241,4 +258,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     if not any(map(installed, FRAMEWORKS)):
-        raise pytest.UsageError("neither PyTorch nor TensorFlow is installed: nothing would be tested")
+        raise pytest.UsageError("none of PyTorch, TensorFlow and JAX is installed: nothing would be tested")

@@ -49,8 +49,8 @@ _WIDTH = 116  # of a description without its indentation
 _TITLES = "|".join(framework.title for framework in loading.FRAMEWORKS.values())
 _SHARED = re.compile(r"^(?P<indent> *)(?P<names>\w+(?:, \w+)*): as in `(?P<function>\w+)`\.\n", re.M)
 _ERRORS = """\
-    RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or dtype,
-        or is out of range.
+    RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the wrong
+        shape or dtype, or is out of range.
 """
 
 

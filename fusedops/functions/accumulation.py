@@ -14,7 +14,7 @@ def accumulate_matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
     **others: Refused,
-) -> None:
+) -> Tensor | None:
     """total = total + a @ b, in place; each matrix may be transposed.
 
     This sums the gradient of a weight, dyᵀ @ x, over the parts of a batch: of 16-bit matrices in float32, never rounded
@@ -22,19 +22,20 @@ def accumulate_matmul(
 
     Args:
         total: [..., M, N], float64 if a is, else float32. In PyTorch a tensor, in TensorFlow a variable of its own or
-            of Keras's. It is updated.
+            of Keras's: it is updated. In JAX an array, which stays as it is.
         a, b, transpose_a, transpose_b: as in `matmul`.
 
     Returns:
-        Nothing. The order of the sums follows from sizes, layouts and alignment alone, as in `matmul`.
+        Nothing; in JAX the new total, which a jitted function with a donated total has in the same memory. The order of
+        the sums follows from sizes, layouts and alignment alone, as in `matmul`.
 
     Gradient:
         None. In PyTorch, neither total nor the matrices may require one, unless the call is under torch.no_grad() or in
         a backward.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype. total is then as before.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
+            wrong shape or dtype. total is then as before.
         TypeError (TensorFlow): total is not a variable.
 
     PyTorch:
@@ -51,4 +52,4 @@ def accumulate_matmul(
     """
     if more or others:
         refuse("accumulate_matmul", more, others)
-    ops.accumulate_matmul(total, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    return ops.accumulate_matmul(total, a, b, transpose_a=transpose_a, transpose_b=transpose_b)

@@ -86,7 +86,7 @@ def bias_act_float8(
         torch.no_grad(), and TensorFlow one that a tape watches, unless it is given as tf.stop_gradient(x).
 
     Raises:
-        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow), ValueError (JAX): an argument requires a gradient.
         ValueError: `activation`, `scaling` or `dtype` is not one of those above.
 
     PyTorch:

@@ -82,11 +82,11 @@ def attention(
         Double backward and forward mode take the plain formula, and memory for all T × S scores.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range. On a CPU also: a length or a query offset is not in [0, S]. A GPU cannot
-            raise: there, such a length counts as 0 or S, and a sequence with such an offset sees no key. In PyTorch
-            also: a call inside torch's context_parallel has arguments beside `causal`, `scale`, `window`, `softcap`
-            and `seq_dim`.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX): an
+            argument has the wrong shape or dtype, or a number is out of range. On a CPU also: a length or a query
+            offset is not in [0, S]. A GPU cannot raise: there, such a length counts as 0 or S, and a sequence with such
+            an offset sees no key. In PyTorch also: a call inside torch's context_parallel has arguments beside
+            `causal`, `scale`, `window`, `softcap` and `seq_dim`.
 
     PyTorch:
         Under autocast all floating tensors are cast to its dtype first, unless they are float64. `scale`, `window`,
@@ -182,12 +182,12 @@ def attention_varlen(
         That of `attention`. Double backward and forward mode take the plain formula, and memory for all N × M scores.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or a number is out of range. On a CPU also: offsets do not ascend from 0 to the number of positions.
-            A GPU cannot raise: there, each offset counts as the largest up to it, within [0, N] or [0, M]. A position
-            then belongs to the first sequence that has it. Where no sequence is, results and gradients are zeros, and
-            the log-sum-exp is -inf.
-            In PyTorch also: the call is inside torch's context_parallel, which shards positions.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX): an
+            argument has the wrong shape or dtype, or a number is out of range. On a CPU also: offsets do not ascend
+            from 0 to the number of positions. A GPU cannot raise: there, each offset counts as the largest up to it,
+            within [0, N] or [0, M]. A position then belongs to the first sequence that has it. Where no sequence is,
+            results and gradients are zeros, and the log-sum-exp is -inf. In PyTorch also: the call is inside torch's
+            context_parallel, which shards positions.
 
     PyTorch:
         Under autocast q, k and v are cast to its dtype first, unless they are float64.
@@ -245,8 +245,8 @@ def softmax(
         dx = scale · y · (dy - Σ dy·y), with the sum over the row.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype, or `scale` is not finite.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
+            wrong shape or dtype, or `scale` is not finite.
 
     PyTorch:
         `scale` is a constant of compiled code: torch.compile compiles again for each value.

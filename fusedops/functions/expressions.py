@@ -57,8 +57,8 @@ def elementwise(
         ValueError: the expression is not one; the message shows the place. A name is not allowed.
         TypeError: the expression or a name is not a string. In a call: too many or too few inputs, an unknown name, or
             an input that is neither a tensor nor a number.
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): in a call: the inputs do not broadcast,
-            or have the wrong dtype.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): in a call: the inputs
+            do not broadcast, or have the wrong dtype.
 
     PyTorch:
         >>> gate = fo.elementwise("silu(g) * u + scale * b", name="gate")

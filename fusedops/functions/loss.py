@@ -45,12 +45,12 @@ def cross_entropy(
         gradients begin at multiples of 16 bytes, as the products that read them need.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): `label_smoothing` is outside [0, 1], or
-            `z_loss` is negative or not finite; on a CPU also: a label is neither a class nor ignore_index, or a weight
-            is negative. A GPU cannot raise: there, such a label makes its loss and its gradient NaN, and such a weight
-            those of all rows that it counts in.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
+            wrong shape or dtype.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX):
+            `label_smoothing` is outside [0, 1], or `z_loss` is negative or not finite; on a CPU also: a label is
+            neither a class nor ignore_index, or a weight is negative. A GPU cannot raise: there, such a label makes its
+            loss and its gradient NaN, and such a weight those of all rows that it counts in.
         ValueError: `reduction` is not one of those above.
 
     PyTorch:
@@ -125,12 +125,12 @@ def linear_cross_entropy(
         weight and bias, by the formula that has all logits.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): `label_smoothing` is outside [0, 1],
-            `softcap` or `z_loss` is negative or not finite; on a CPU also: a label is neither a class nor ignore_index,
-            or a weight of a class is negative. A GPU cannot raise: there, such a label or weight makes its loss, its
-            row of dx and all of dW and dbias NaN.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
+            wrong shape or dtype.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX):
+            `label_smoothing` is outside [0, 1], `softcap` or `z_loss` is negative or not finite; on a CPU also: a label
+            is neither a class nor ignore_index, or a weight of a class is negative. A GPU cannot raise: there, such a
+            label or weight makes its loss, its row of dx and all of dW and dbias NaN.
         ValueError: `reduction` is not one of those above.
 
     PyTorch:

@@ -174,7 +174,7 @@ def rms_norm_float8(
     Gradient: as in `bias_act_float8`.
 
     Raises:
-        RuntimeError (PyTorch), LookupError (TensorFlow): an argument requires a gradient.
+        RuntimeError (PyTorch), LookupError (TensorFlow), ValueError (JAX): an argument requires a gradient.
         ValueError: `scaling` or `dtype` is not one of those of `bias_act_float8`.
 
     Source: as in `rms_norm`.

@@ -19,10 +19,10 @@ from jax.interpreters import ad, batching, mlir
 from fusedops.declarations import Operator
 from fusedops.derivatives import FormulaNames, derivative_of
 from fusedops.gradients import GRADIENTS, REFUSED, Gradient
-from fusedops.jax import internals, neutral
+from fusedops.jax import neutral
 from fusedops.jax.library import BUILT_IN, TABLE, for_each
 from fusedops.jax.operators import OPERATORS
-from fusedops.jax.primitives import PRIMITIVES, Call, Shaped, shaped
+from fusedops.jax.primitives import PRIMITIVES, Call
 
 FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)
 _GRADIENTS: dict[str, Gradient] = {}
@@ -39,7 +39,7 @@ class Pullback:
     wanted: tuple[str, ...]
     saved: tuple[str, ...]
     flowing: tuple[int, ...]  # the places of outputs that have tangents
-    outputs: tuple[Shaped, ...]  # those outputs
+    tangents_like: tuple[Any, ...]  # the abstract values of their tangents
 
     def __call__(self, saved: Sequence[Any], dy: Sequence[Any]) -> list[Any]:
         """The gradient of each wanted input; None for zeros. An upstream gradient may be None, for zeros."""
@@ -66,8 +66,7 @@ class Pullback:
             gradients = self(saved, dy)
             return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, given, strict=True))
 
-        like = [jax.ShapeDtypeStruct(shape, dtype) for dtype, shape in self.outputs]
-        return [*jax.linear_transpose(of_upstream, *like)(tuple(given))]
+        return [*jax.linear_transpose(of_upstream, *self.tangents_like)(tuple(given))]
 
 
 def no_gradient(operator: Operator, name: str | None = None) -> Exception:
@@ -111,7 +110,7 @@ def _batch_of_linear(values: Sequence[Any], dims: Sequence[int | None], *, pullb
 
 
 _LINEAR.def_impl(_tangents)
-_LINEAR.def_abstract_eval(lambda *values, pullback: [internals.abstract_beside(values[0], *x) for x in pullback.outputs])
+_LINEAR.def_abstract_eval(lambda *_, pullback: [*pullback.tangents_like])
 mlir.register_lowering(_LINEAR, mlir.lower_fun(_tangents, multiple_results=True))
 ad.primitive_transposes[_LINEAR] = _transpose
 ad.primitive_jvps[_LINEAR] = _jvp_of_linear
@@ -119,13 +118,14 @@ batching.primitive_batchers[_LINEAR] = _batch_of_linear
 
 
 def _pullback(call: Call, wanted: tuple[str, ...], outputs: Sequence[Any]) -> Pullback:
+    """`outputs`: abstract values."""
     gradient = _GRADIENTS[call.name]
     reads = gradient.saves if gradient.reads is None else gradient.reads(wanted)
     present = {*call.given, *(y.name for y in call.operator.outputs)}
     saved = tuple(name for name in gradient.saves if name in reads and name in present)
     declared = zip(call.operator.outputs, outputs, strict=True)
     flowing = tuple(i for i, (y, aval) in enumerate(declared) if not y.saved and _is_floating(aval))
-    return Pullback(call, wanted, saved, flowing, tuple(shaped(outputs[i]) for i in flowing))
+    return Pullback(call, wanted, saved, flowing, tuple(outputs[i].to_tangent_aval() for i in flowing))
 
 
 def _is_floating(x: Any) -> bool:
@@ -138,7 +138,7 @@ def _jvp(operator: Operator) -> Callable[..., Any]:
         outputs = PRIMITIVES[operator.name].bind(*primals, **call.parameters)
         given = dict(zip(call.given, primals, strict=True))
         dots = {x: t for x, t in zip(call.given, tangents, strict=True) if not _is_zero(t) and _is_floating(given[x])}
-        pullback = _pullback(call, tuple(dots), outputs)
+        pullback = _pullback(call, tuple(dots), [*map(jax.typeof, outputs)])
         named = given | {y.name: x for y, x in zip(operator.outputs, outputs, strict=True)}
         found = _LINEAR.bind(*dots.values(), *map(named.__getitem__, pullback.saved), pullback=pullback)
         results = [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
@@ -156,10 +156,10 @@ def _transpose_of(operator: Operator) -> Callable[..., Any]:
         call = Call(operator.name, counts, texts)
         linear = [x for x, value in zip(call.given, values, strict=True) if ad.is_undefined_primal(value)]
         known = {
-            x: jnp.zeros(value.aval.shape, value.aval.dtype) if ad.is_undefined_primal(value) else value
+            x: ad.zeros_like_aval(value.aval) if ad.is_undefined_primal(value) else value
             for x, value in zip(call.given, values, strict=True)
         }
-        avals = [dy.aval if _is_zero(dy) else dy for dy in upstream]
+        avals = [dy.aval if _is_zero(dy) else jax.typeof(dy) for dy in upstream]
         pullback = _pullback(call, tuple(linear), avals)
         dy = [None if _is_zero(upstream[i]) else upstream[i] for i in pullback.flowing]
         saved = [known.get(name) for name in pullback.saved]

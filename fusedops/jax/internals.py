@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax._src import core, dispatch
 from jax._src.interpreters import ad
 
@@ -23,9 +24,10 @@ def varying(tensors: Sequence[Any]) -> Sequence[Any]:
     return insert(*tensors) if insert else tensors
 
 
-def abstract_beside(like: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
+def abstract_beside(like: Any, dtype: Any, shape: tuple[int, ...], spec: Any = ()) -> Any:
     """An abstract value that varies along the same axes of a shard_map as `like`."""
-    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=core.get_cur_mesh_sharding())
+    sharding = core.get_cur_mesh_sharding(jax.sharding.PartitionSpec(*spec))
+    return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 
 def needs_devices(primitive: Any) -> None:

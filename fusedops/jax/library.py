@@ -66,7 +66,7 @@ def add(operators: Callable[[], Any]) -> None:
 
 def has_int64() -> bool:
     """True if JAX has int64. Otherwise two words of uint32, in a last dimension, stand for an integer of the core."""
-    return bool(jax.config.jax_enable_x64)  # type: ignore[attr-defined]
+    return bool(jax.config.jax_enable_x64)
 
 
 def words(dtype: Any, shape: tuple[int, ...]) -> list[int]:

@@ -80,7 +80,7 @@ def _function(operator: Operator) -> Callable[..., Any]:
         for x, items in zip(operator.inputs, inputs, strict=True):
             if x.updated:
                 new = [next(rest) for _ in items]
-                outputs.append(new if x.kind == "list" else new[0])
+                outputs.append(new if x.kind == "list" else new[0] if new else None)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     function.__name__ = function.__qualname__ = operator.name

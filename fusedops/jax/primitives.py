@@ -104,11 +104,21 @@ def shaped(x: Any) -> Shaped:
     return x.dtype, tuple(x.shape)
 
 
+def _divided(call: Call, tensors: Sequence[Any], outputs: Sequence[tuple[int, ...]]) -> sharding.Divided:
+    inputs = call.optional([tuple(x.shape) for x in tensors])
+    return sharding.Divided(call.operator, call.attributes, inputs, outputs)
+
+
 def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
     def evaluate(*tensors: Any, counts: Any, texts: Any) -> list[Any]:
         call = Call(operator.name, counts, texts)
         outputs = infer(call, tuple(map(shaped, tensors)), library.has_int64())
-        made = [internals.abstract_beside(tensors[0], dtype, shape) for dtype, shape in outputs]
+        specs: Sequence[Any] = [()] * len(outputs)
+        if not operator.has_effects_or_lists and sharding.is_typed(tensors):
+            divided = _divided(call, tensors, [shape for _, shape in outputs])
+            chosen = divided.choose(tensors[0].sharding.mesh, [x.sharding.spec for x in tensors])
+            specs = divided.specs(chosen)[divided.count :]
+        made = [internals.abstract_beside(tensors[0], *x, spec) for x, spec in zip(outputs, specs, strict=True)]
         return [*made, *(tensors[place] for place in call.mutated)]
 
     return evaluate
@@ -118,11 +128,9 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, counts: Any, texts: Any) -> Any:
         call = Call(operator.name, counts, texts)
         if not operator.has_effects_or_lists and sharding.is_partitioned(ctx):
-            inputs = call.optional([aval.shape for aval in ctx.avals_in])
-            outputs = [aval.shape for aval in ctx.avals_out]
-            function = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
-            divided = sharding.partitioned(function, operator, call.attributes, inputs, outputs)
-            return mlir.lower_fun(divided, multiple_results=True)(ctx, *operands)
+            divided = _divided(call, ctx.avals_in, [aval.shape for aval in ctx.avals_out])
+            whole = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
+            return mlir.lower_fun(divided.function(whole), multiple_results=True)(ctx, *operands)
         count = len(operator.outputs)
         avals, mutated = ctx.avals_out[:count], ctx.avals_out[count:]
         bytes = _workspace(call, [*map(shaped, ctx.avals_in)], [*map(shaped, avals)], cuda)
@@ -137,7 +145,9 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
             operand_output_aliases={source: count + 1 + i for i, source in enumerate(call.mutated)},
         )
         # The workspace is one more result, between the outputs and the mutated inputs.
-        results = lowered(ctx.replace(avals_out=[*avals, jax.core.ShapedArray((bytes,), np.uint8), *mutated]), *operands)
+        results = lowered(
+            ctx.replace(avals_out=[*avals, jax.core.ShapedArray((bytes,), np.uint8), *mutated]), *operands
+        )
         return [*results[:count], *results[count + 1 :]]
 
     return lower

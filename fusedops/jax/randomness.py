@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from fusedops import checks
+from fusedops.jax.library import has_int64
 from fusedops.jax.tensors import is_array
-
-_EXPECTED = "a key of jax.random, integers [2] or a pair of integers, since JAX has no generator of its own"
 
 
 def seed_of(function: str, seed: Any, _: Any) -> Any:
     """The seed as an operator takes it: int64 [2], a key and an offset, or the same bits as uint32 [2, 2].
 
-    The words of a key of jax.random are the seed's key, with the offset 0.
+    The words of a key of jax.random are the seed's key, with the offset 0. Without a seed, None: JAX has no generator
+    that could draw one.
     """
     if seed is None:
-        raise TypeError(f"fusedops.{function}: seed must be {_EXPECTED}; got None")
+        return None
     if not is_array(seed):
         integers = np.array(checks.pair_of_integers(function, "seed", seed), np.int64)
         return jnp.asarray(integers.view(np.uint32).reshape(2, 2))
@@ -29,7 +29,7 @@ def seed_of(function: str, seed: Any, _: Any) -> Any:
         seed = jax.random.key_data(seed)
     if seed.dtype == jnp.uint32 and seed.ndim == 1 and seed.size in (2, 4):  # the words of a key
         return jnp.pad(seed, (0, 4 - seed.size)).reshape(2, 2)
-    if seed.dtype == jnp.int32 and seed.shape == (2,):
+    if not has_int64() and seed.dtype == jnp.int32 and seed.shape == (2,):
         low = jax.lax.bitcast_convert_type(seed, jnp.uint32)
         return jnp.stack([low, jax.lax.bitcast_convert_type(seed >> 31, jnp.uint32)], -1)
     return seed  # the operator checks it

@@ -20,6 +20,7 @@ from fusedops.declarations import Operator
 
 Shapes = Sequence[Sequence[int] | None]
 Names = tuple[str, ...]  # axes of a mesh
+Chosen = tuple[Division, list[Share], Names]
 
 
 def is_partitioned(ctx: Any) -> bool:
@@ -30,67 +31,98 @@ def is_partitioned(ctx: Any) -> bool:
     return (getattr(context, "num_devices", None) or 1) > 1
 
 
-def partitioned(
-    function: Callable[..., Any], operator: Operator, attributes: Mapping[str, Any], inputs: Shapes, outputs: Shapes
-) -> Callable[..., Any]:
-    """A call of an operator without lists, as a function whose calls the partitioner divides.
+class Divided:
+    """The axes of an operator along which a call can be divided, and the shares of its tensors.
 
-    `inputs`: their shapes; None for an absent one, which `function` does not take.
+    `inputs`: their shapes; None for an absent one, which is no tensor of the call.
     """
-    found = axes.divisions(operator, attributes, inputs, [shape or () for shape in outputs])
-    # A part's offset is an attribute, which must be known when the program is compiled.
-    divisible = [division for division in found if division.place is None]
-    given = [i for i, shape in enumerate(inputs) if shape is not None]
-    weights = axes.means(operator, attributes, inputs)
-    ranks = [*(len(inputs[i] or ()) for i in given), *(len(shape or ()) for shape in outputs)]
 
-    def shares(division: Division) -> list[Share]:
-        return [*(division.inputs[i] for i in given), *division.outputs]
+    def __init__(self, operator: Operator, attributes: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> None:
+        found = axes.divisions(operator, attributes, inputs, [shape or () for shape in outputs])
+        given = [i for i, shape in enumerate(inputs) if shape is not None]
+        self.count = len(given)
+        self.shapes = [*(inputs[i] or () for i in given), *(shape or () for shape in outputs)]
+        self.weights = axes.means(operator, attributes, inputs)
+        # A part's offset is an attribute, which must be known when the program is compiled.
+        divisible = (division for division in found if division.place is None)
+        self.divisions = [(d, [*(d.inputs[i] for i in given), *d.outputs]) for d in divisible]
 
-    def partition(mesh: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-        specs = [x.sharding.spec for x in (*arguments, *results)]
-        chosen = _choose(mesh, [(division, shares(division)) for division in divisible], specs)
-        shardings = [
-            NamedSharding(mesh, PartitionSpec(*(_axes_of(chosen, tensor, dim) for dim in range(rank))))
-            for tensor, rank in enumerate(ranks)
-        ]
+    def choose(self, mesh: Any, specs: Sequence[Any]) -> list[Chosen]:
+        """The axes of the mesh that divide each axis: those of the first tensor that is sharded along it."""
+        used: set[str] = set()
+        chosen = []
+        for division, shares in self.divisions:
+            for share, spec in zip(shares, specs, strict=False):
+                entry = spec[share.dim] if share.kind == "part" and share.dim < len(spec) else None
+                names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+                parts = math.prod(mesh.shape[name] for name in names)
+                if parts > 1 and used.isdisjoint(names) and all(size % parts == 0 for size in division.sizes):
+                    used.update(names)
+                    chosen.append((division, shares, names))
+                    break
+        return chosen
 
-        def local(*shards: Any) -> Any:
-            for division, names in chosen:
-                shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares(division), strict=False))
-            values = function(*shards)
-            for division, names in chosen:
-                values = _joined(values, division.outputs, weights, names)
-            return values
+    def specs(self, chosen: Sequence[Chosen]) -> list[PartitionSpec]:
+        """The specs of all tensors."""
 
-        return mesh, local, shardings[len(given) :], tuple(shardings[: len(given)])
+        def names_at(tensor: int, dim: int) -> Names | None:
+            part = Share("part", dim)
+            return next((names for _, shares, names in chosen if shares[tensor] == part), None)
 
-    def _axes_of(chosen: Sequence[tuple[Division, Names]], tensor: int, dim: int) -> Names | None:
-        for division, names in chosen:
-            if shares(division)[tensor] == Share("part", dim):
-                return names
-        return None
+        return [PartitionSpec(*(names_at(i, dim) for dim in range(len(x)))) for i, x in enumerate(self.shapes)]
 
-    divided = custom_partitioning(function)
-    rule, sizes, fixed = _rule([(d.sizes, shares(d)) for d in divisible], [*(inputs[i] or () for i in given)], outputs)
-    divided.def_partition(partition, sharding_rule=rule, need_replication_factors=fixed, **sizes)
-    return divided
+    def function(self, whole: Callable[..., Any]) -> Callable[..., Any]:
+        """The call as a function whose calls the partitioner divides. `whole` is the call on all elements."""
+
+        def partition(mesh: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+            chosen = self.choose(mesh, [x.sharding.spec for x in (*arguments, *results)])
+            shardings = [NamedSharding(mesh, spec) for spec in self.specs(chosen)]
+
+            def local(*shards: Any) -> Any:
+                for _, shares, names in chosen:
+                    shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False))
+                values = whole(*shards)
+                for division, _, names in chosen:
+                    values = _joined(values, division.outputs, self.weights, names)
+                return values
+
+            return mesh, local, shardings[self.count :], tuple(shardings[: self.count])
+
+        divided = custom_partitioning(whole)
+        rule, sizes, fixed = self._rule()
+        divided.def_partition(partition, sharding_rule=rule, need_replication_factors=fixed, **sizes)
+        return divided
+
+    def _rule(self) -> tuple[str, dict[str, int], tuple[str, ...]]:
+        """The rule for the propagation of shardings, the sizes of its factors, and those that are not divided.
+
+        Where tensors differ in size along an axis, such as heads of queries and keys, the larger dimension is a product
+        of the axis and a factor of its own.
+        """
+        sizes: dict[str, int] = {}
+        fixed: list[str] = []
+
+        def factor(tensor: int, dim: int, size: int) -> str:
+            for i, (division, shares) in enumerate(self.divisions):
+                least = min(division.sizes)
+                if shares[tensor] != Share("part", dim) or (size != least and (not least or size % least)):
+                    continue
+                if size == least:
+                    return f"a{i}"
+                name = f"r{tensor}_{dim}"
+                sizes[name] = size // least
+                fixed.append(name)
+                return f"(a{i} {name})"
+            fixed.append(f"f{tensor}_{dim}")
+            return fixed[-1]
+
+        texts = [" ".join(factor(i, dim, size) for dim, size in enumerate(x)) for i, x in enumerate(self.shapes)]
+        return f"{', '.join(texts[: self.count])} -> {', '.join(texts[self.count :])}", sizes, tuple(fixed)
 
 
-def _choose(mesh: Any, divisions: Sequence[tuple[Division, list[Share]]], specs: Sequence[Any]) -> list[tuple[Division, Names]]:
-    """The axes of the mesh along which each axis of the operator is divided: those of the first sharded tensor."""
-    used: set[str] = set()
-    chosen = []
-    for division, shares in divisions:
-        for share, spec in zip(shares, specs, strict=True):
-            entry = spec[share.dim] if share.kind == "part" and share.dim < len(spec) else None
-            names = (entry,) if isinstance(entry, str) else tuple(entry or ())
-            parts = math.prod(mesh.shape[name] for name in names)
-            if parts > 1 and used.isdisjoint(names) and all(size % parts == 0 for size in division.sizes):
-                used.update(names)
-                chosen.append((division, names))
-                break
-    return chosen
+def is_typed(tensors: Sequence[Any]) -> bool:
+    """True if the types of abstract values have shardings, as on a mesh of explicit axes."""
+    return any(entry is not None for x in tensors for entry in x.sharding.spec)
 
 
 def _term(x: Any, names: Names) -> Any:
@@ -111,33 +143,3 @@ def _joined(values: Sequence[Any], shares: Sequence[Share], weights: Mapping[int
             mine = jnp.where(weight == 0, jnp.zeros_like(values[i]), values[i] * weight)
             joined[i] = jax.lax.psum(mine, names) / total
     return joined
-
-
-def _rule(
-    divisions: Sequence[tuple[tuple[int, ...], list[Share]]], inputs: Sequence[Sequence[int]], outputs: Shapes
-) -> tuple[str, dict[str, int], tuple[str, ...]]:
-    """The sharding rule for the propagation of shardings, the sizes of its factors, and those that stay whole.
-
-    Where tensors differ in size along an axis, such as heads of queries and keys, the larger dimension is a product of
-    the axis and a factor of its own.
-    """
-    sizes: dict[str, int] = {}
-    fixed: list[str] = []
-
-    def dimension(tensor: int, dim: int, size: int) -> str:
-        for i, (of_axis, shares) in enumerate(divisions):
-            if shares[tensor] == Share("part", dim):
-                least = min(of_axis)
-                if size == least:
-                    return f"a{i}"
-                if least and size % least == 0:
-                    sizes[f"r{tensor}_{dim}"] = size // least  # the size of the axis is that of a whole dimension
-                    fixed.append(f"r{tensor}_{dim}")
-                    return f"(a{i} r{tensor}_{dim})"
-        fixed.append(f"f{tensor}_{dim}")
-        return f"f{tensor}_{dim}"
-
-    shapes = [*inputs, *(shape or () for shape in outputs)]
-    texts = [" ".join(dimension(t, d, size) for d, size in enumerate(shape)) for t, shape in enumerate(shapes)]
-    count = len(inputs)
-    return f"{', '.join(texts[:count])} -> {', '.join(texts[count:])}", sizes, tuple(fixed)

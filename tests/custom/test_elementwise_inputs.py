@@ -69,6 +69,7 @@ def test_booleans_and_integers(any_backend, integral, dtype, random):
             assert_same_bits(any_backend.to_numpy(tensor), any_backend.to_numpy(expected[name]), f"{name} of {shapes}")
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("integral", INTEGRAL)
 def test_integers_are_converted_as_the_framework_converts_them(any_backend, integral, random):
     n = integers(integral, (70, 65), random)
@@ -82,6 +83,7 @@ def test_integers_are_converted_as_the_framework_converts_them(any_backend, inte
         assert_same_bits(any_backend.to_numpy(got), any_backend.to_numpy(own))
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_a_mask_of_what_is_differentiated(any_backend, random):
     """In eager and in traced code: the mask has no gradient, and does not affect the others."""
     f = any_backend.functions.elementwise("where(mask, x * x, n * x)", name="own_mask")

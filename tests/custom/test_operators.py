@@ -10,7 +10,7 @@ import pytest
 from fusedops.building import library as building
 from tests.conftest import require
 from tests.helpers.custom_operators import need_compiler, shared_cache, write_guide
-from tests.helpers.frameworks import FRAMEWORKS
+from tests.helpers.frameworks import BOTH
 from tests.helpers.running import run_program
 
 
@@ -41,7 +41,7 @@ def test_in_tensorflow(device, cache, tmp_path):
     check("custom_tf.py", cache, tmp_path, device)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", BOTH)
 def test_mistakes_of_an_author(cache, tmp_path, framework):
     """Mistakes end in an error message or have no effect, and never end the process."""
     require(framework, "cpu")

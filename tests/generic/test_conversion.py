@@ -18,6 +18,7 @@ def softmax(backend):
     return import_module("keras").layers.Softmax(), fk.Softmax, fk.convert
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
     """Every version of the framework's own layers is supported: an error in a counterpart is reported as a defect."""
     layer, counterpart, convert = softmax(any_backend)
@@ -30,6 +31,7 @@ def test_a_defect_is_not_taken_for_another_version(any_backend, monkeypatch):
         convert(layer)
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_the_headline_counts_the_lines(any_backend, capsys):
     """The headline counts layers that are replaced unconditionally or on a condition, and optimizers of Keras."""
     if any_backend.framework == "torch":
@@ -49,6 +51,7 @@ def test_the_headline_counts_the_lines(any_backend, capsys):
     assert sum(int(line.split()[0]) for line in lines if " -> " in line) == sum(counts)
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_a_class_and_a_model_of_the_other_framework_are_refused(any_backend):
     """The error for each says what to do."""
     torch, keras = import_module("torch").nn, import_module("keras").layers
@@ -70,6 +73,7 @@ def test_a_class_and_a_model_of_the_other_framework_are_refused(any_backend):
             assert str(raised.value) == f"{package}.{name}: model must be {expected}; got {got}"
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_nothing_converted_is_a_warning(any_backend, capsys):
     layer, _, convert = softmax(any_backend)
     layers = any_backend.torch.nn if any_backend.framework == "torch" else import_module("keras").layers

@@ -81,6 +81,7 @@ def nvtx_log(tmp_path_factory) -> Path:
     return compiled(ROOT / "tests/helpers/nvtx_log.cpp", library, "-shared", "-fPIC")
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.slow
 @pytest.mark.parametrize("is_requested", [True, False])
 def test_nvtx_ranges_appear_on_request(any_backend, is_requested, nvtx_log, tmp_path):

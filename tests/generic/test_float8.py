@@ -30,7 +30,7 @@ from tests.helpers.specification import Sample
 from tests.specifications import SPECIFICATIONS
 
 WIDE = [spec for spec in SPECIFICATIONS if f"{spec.name}_float8" in float8.SIGNATURES]
-WAYS = {"torch": ("eager", "compiled"), "tf": ("eager", "graph", "xla")}
+WAYS = {"torch": ("eager", "compiled"), "tf": ("eager", "graph", "xla"), "jax": ("eager", "compiled")}
 # Less than a block, blocks and a remainder, several blocks that are packs of every dtype, one element, many short rows.
 SHAPES = ((3, 5, 37), (2, 300), (4, 1024), (1,), (700, 3))
 
@@ -193,7 +193,7 @@ def ways(backend, function):
     for way in WAYS[backend.framework]:
         if way == "eager":
             yield way, function
-        elif backend.framework == "torch":
+        elif way == "compiled":
             yield way, backend.traced(function)
         else:
             yield way, backend.tf.function(function, jit_compile=way == "xla")
@@ -202,7 +202,7 @@ def ways(backend, function):
 @of_wide
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_same_bits(both_backends, wide, scaling, random):
-    """The bits are the same in both frameworks, eager, compiled and traced."""
+    """The bits are the same in all frameworks, eager, compiled and traced."""
     for dtype, shape in (("float32", (3, 300)), ("bfloat16", (4, 1024))):
         sample, expected = wide.sample(shape, random), None
         for backend in both_backends:

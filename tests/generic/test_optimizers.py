@@ -109,6 +109,7 @@ def test_every_argument_is_tested(framework):
 SHAPES = ((33,), (), (5, 7), (2050,))
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.slow
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

@@ -109,6 +109,7 @@ def failing_new(tmp_path_factory) -> Path:
     return compiled(ROOT / "tests/helpers/failing_new.cpp", library, "-std=c++17", "-O1", "-shared", "-fPIC")
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.slow
 def test_scratch(any_backend, failing_new):
     """Each allocation of the core and the binding fails once. That call raises the framework's error, and the next one

@@ -12,7 +12,7 @@ from tests.helpers.updates import OPERATORS, SHAPES, UPDATES, Call, arrays, lead
 from tests.specifications import is_of_an_expression
 
 ADAMW = UPDATES[0]
-WAYS = {"torch": ("eager", "compiled"), "tf": ("eager", "graph", "xla")}
+WAYS = {"torch": ("eager", "compiled"), "tf": ("eager", "graph", "xla"), "jax": ("eager", "compiled")}
 WEIGHTED = [update for update in UPDATES if hasattr(update, "weighted_means")]
 all_updates = pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
 
@@ -86,7 +86,7 @@ def test_infinities_and_nan_follow_the_formulas(any_backend, dtype, decoupled, d
 
 @all_updates
 def test_same_bits(both_backends, update, dtype, random):
-    """The bits are the same in both frameworks, eager and compiled."""
+    """The bits are the same in all frameworks, eager and compiled."""
     for i, call in enumerate(update.calls(dtype, random)):
         expected = update.run(both_backends[0], call)
         for backend in both_backends:

@@ -17,7 +17,8 @@ from tests.helpers.numerics import rounded
 from tests.helpers.specification import Like, Sample, Specification
 from tests.specifications import SPECIFICATIONS
 
-FRAMEWORKS = ("torch", "tf", "jax")
+BOTH = ("torch", "tf")
+FRAMEWORKS = (*BOTH, "jax")
 PACKAGES = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}
 DEVICES = ("cpu", "cuda")
 

@@ -54,7 +54,7 @@ class Update:
 
     def run(self, backend: Backend, call: Call, way: str = "eager") -> dict[str, list[Array]]:
         """The mutated lists after the call, or the result. `way`: eager, compiled or another kind of call."""
-        run = _in_torch if backend.framework == "torch" else _in_tensorflow
+        run = {"torch": _in_torch, "tf": _in_tensorflow, "jax": _in_jax}[backend.framework]
         return run(self, backend, call, way)
 
 
@@ -91,6 +91,21 @@ def _in_tensorflow(update: Update, backend: Any, call: Call, way: str) -> dict[s
         function = backend.tf.function(function, jit_compile=way == "xla")
     result = function(*leading(update, lists), *_scalars(backend, call), **call.options)
     return _found(update, backend, lists, result)
+
+
+def _in_jax(update: Update, backend: Any, call: Call, way: str) -> dict[str, list[Array]]:
+    lists = {name: [backend.from_numpy(x) for x in given] for name, given in call.lists.items()}
+    function, scalars = raw(update, backend, "eager"), _scalars(backend, call)
+
+    def called(*tensors: Any) -> Any:
+        return function(*tensors, *scalars, **call.options)
+
+    results = (backend.traced(called) if way == "compiled" else called)(*leading(update, lists))
+    values = iter(results if isinstance(results, tuple) else (results,))
+    result = next(values) if update.one_result else None
+    new = {name: next(values) for name in update.mutated}
+    new = {name: [x] if name in update.single else x for name, x in new.items()}
+    return _found(update, backend, new, result)
 
 
 def leading(update: Update, lists: Mapping[str, Sequence[Any]]) -> list[Any]:

@@ -100,6 +100,7 @@ def test_errors_name_the_argument(any_backend, dropout, expected):
         any_backend.call("attention", named(x, x, x), {"dropout": dropout, "seed": SEED})
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_derivatives_are_those_of_the_formula(any_backend, random):
     """First and second derivatives, and in PyTorch forward mode: those of dropout on the probabilities as a tensor."""
     tensors = {name: any_backend.tensor(random.normal(size=(2, 2, 7, 5)), "float64") for name in "qkv"}

@@ -335,6 +335,7 @@ with tf.device("{place}"):
 }
 
 
+@pytest.mark.frameworks("torch", "tf")
 def test_a_line_for_each_call(any_backend):
     device = any_backend.device
     code = CODE[any_backend.framework].format(device=device, place="CPU" if device == "cpu" else "GPU")

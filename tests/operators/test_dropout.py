@@ -64,6 +64,7 @@ def is_zero(backend: Backend, x) -> np.ndarray:
     return backend.to_numpy(x) == 0
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("name", ["dropout", "dropout_add"])
 def test_without_a_seed(any_backend, name):
     """Another mask at each call, the same in its backward, and the same again after the framework is seeded."""
@@ -85,6 +86,7 @@ def test_without_a_seed(any_backend, name):
     np.testing.assert_array_equal(second, draw())
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("wanted", [("x", "residual", "weight"), ("x",), ("residual",)], ids=len)
 def test_norms_are_norms_of_dropout(any_backend, name, wanted, random):

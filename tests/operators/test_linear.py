@@ -59,6 +59,7 @@ def result_and_gradient(backend, call, inputs, name):
     return [backend.to_numpy(each).astype(np.float64) for each in (y, gradient, *saved)]
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("name", ["linear", "gated_linear"])
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("shape", [(1, 33, 1 << 16), (9, 64, 4096), (64, 64, 1024), (200, 128, 64 * 70)], ids=str)

@@ -101,6 +101,7 @@ def test_without_elements(torch_backend, sizes, leading, shared, random):
         check(torch_backend, [torch_backend.tensor(x, "float32") for x in arrays], ta, tb)
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("shared", [False, True])
 def test_what_is_not_needed(any_backend, shared, random):
     """The other gradient is unaffected; da does not need a."""
@@ -151,6 +152,7 @@ BAD = bad_calls(
 )
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_errors(any_backend, bad):
     tensors = [x if x is None else any_backend.from_numpy(np.ones(x.shape, x.dtype)) for x in bad.inputs.values()]

@@ -29,11 +29,12 @@ from tests.helpers.running import ROOT, copy_without_libraries, python
 RUN = {
     "torch": "Run: make build-torch, or in Python: import fusedops; fusedops.torch.jit.load()",
     "tf": "Run: make build-tf",
+    "jax": "Run: make build-jax",
 }
 END = {name: re.escape(text) + "$" for name, text in RUN.items()}
 FACTS = {
     "fusedops": fusedops.__version__,
-    "bytes": {"_C.abi3.so": 0, "_ops.so": 0, "_xla.so": 0},
+    "bytes": {"_C.abi3.so": 0, "_ops.so": 0, "_xla.so": 0, "_ffi.so": 0},
     "cuda": "13.0",
     "without_cuda": None,
     "architectures": ["8.0", "9.0+PTX"],
@@ -126,7 +127,7 @@ def test_facts_stay_where_no_library_is_replaced(environment):
     assert loading.library("torch")
 
 
-@pytest.mark.parametrize("framework, title", [("torch", "PyTorch"), ("tf", "TensorFlow")])
+@pytest.mark.parametrize("framework, title", [("torch", "PyTorch"), ("tf", "TensorFlow"), ("jax", "JAX")])
 def test_the_framework_is_missing(environment, framework, title):
     environment({}, {framework: "2.21.0"})
     assert f"needs {title}, which is not installed; it is built against {title} 2.21.0" in sentence(framework)
@@ -191,6 +192,13 @@ def test_show_config_locates_autograd(environment, capsys, monkeypatch):
     fusedops.show_config()
     reason = re.search(r"fusedops\.torch: ready\n(?:  .*\n)*  autograd +in Python: (.*)\n", capsys.readouterr().out)[1]
     assert re.match(rf"fusedops\.torch's _autograd\.torch2\.14\.so is not built: .* {END['torch']}", reason)
+
+
+def test_a_binding_of_jax_serves_later_versions(environment):
+    environment({"jax": "0.11.3"}, {"jax": "0.10.2"})
+    assert loading.fault(loading.FRAMEWORKS["jax"]) is None
+    environment({"jax": "0.9.1"}, {"jax": "0.10.2"})
+    assert re.search(rf"was built against JAX 0\.10\.2, and JAX 0\.9\.1 is installed.* {END['jax']}", sentence("jax"))
 
 
 def test_fusedops_has_another_version(environment):
@@ -264,7 +272,7 @@ def test_show_config_never_fails(environment, capsys):
     assert "fusedops.tf is not built" in text
 
 
-@pytest.mark.parametrize("framework", ["torch", "tf"])
+@pytest.mark.parametrize("framework", loading.FRAMEWORKS)
 def test_importing_an_unbuilt_binding(tmp_path, framework):
     if loading.FRAMEWORKS[framework].installed() is None:
         pytest.skip("not installed")
@@ -331,24 +339,33 @@ assert "fusedops.tf.keras" not in sys.modules
 """
 
 
+JAX = """
+import sys, fusedops.jax, jax
+assert fusedops.jax.add(jax.numpy.ones(2), jax.numpy.ones(2)).tolist() == [2, 2]
+assert {"load", "nnx", "optim"} < set(dir(fusedops.jax)), "and on first use they are imported:"
+assert not {"flax", "optax"} & set(sys.modules)
+"""
+
+
 @pytest.mark.parametrize(
-    "code",
+    "code, frameworks",
     [
-        TORCH + "assert 'tensorflow' not in sys.modules" + TF,
-        TF + "assert 'torch' not in sys.modules" + TORCH,
+        (TORCH + "assert 'tensorflow' not in sys.modules" + TF, ("torch", "tf")),
+        (TF + "assert 'torch' not in sys.modules" + TORCH, ("torch", "tf")),
+        (JAX + "assert not {'torch', 'tensorflow'} & set(sys.modules)" + TORCH + TF, ("torch", "tf", "jax")),
     ],
-    ids=["torch first", "TensorFlow first"],
+    ids=["torch first", "TensorFlow first", "JAX first"],
 )
-def test_each_binding_imports_its_own_framework_only_and_both_live_in_one_process(code):
-    for framework in loading.FRAMEWORKS.values():
-        if framework.installed() is None:
-            pytest.skip(f"{framework.title} is not installed")
+def test_each_binding_imports_its_own_framework_only_and_all_live_in_one_process(code, frameworks):
+    for name in frameworks:
+        if loading.FRAMEWORKS[name].installed() is None:
+            pytest.skip(f"{loading.FRAMEWORKS[name].title} is not installed")
     done = python(code, is_new=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_fusedops_alone_imports_neither():
-    code = "import sys, fusedops; fusedops.show_config(); assert not {'torch', 'tensorflow'} & set(sys.modules)"
+def test_fusedops_alone_imports_no_framework():
+    code = "import sys, fusedops; fusedops.show_config(); assert not {'torch', 'tensorflow', 'jax'} & set(sys.modules)"
     done = python(code, is_new=True)
     assert done.returncode == 0, done.stderr
 

@@ -8,14 +8,14 @@ from fusedops.building.cuda import NoCudaError, find_toolkit
 from fusedops.building.options import Options
 from tests.conftest import require
 from tests.helpers.custom_operators import need_compiler, shared_cache
-from tests.helpers.frameworks import FRAMEWORKS
+from tests.helpers.frameworks import BOTH
 from tests.helpers.running import ROOT, need_inductor, run_program
 
 PAGE = ROOT / "docs/your-own-operator.md"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", BOTH)
 def test_programs(framework, device, tmp_path, tmp_path_factory):
     require(framework, device)
     need_compiler()

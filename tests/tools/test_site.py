@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.frameworks import FRAMEWORKS, installed
+from tests.helpers.frameworks import BOTH, installed
 from tests.helpers.running import ROOT
 from tests.tools.test_guides import anchors_of
 
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    if not all(map(installed, FRAMEWORKS)):
+    if not all(map(installed, BOTH)):
         pytest.skip("the reference describes both frameworks")
     pytest.importorskip("matplotlib")
     from build_tools import site

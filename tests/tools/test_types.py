@@ -20,7 +20,7 @@ from fusedops import lazy
 from fusedops.building import stubs
 from fusedops.functions import common
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.frameworks import FRAMEWORKS, installed
+from tests.helpers.frameworks import BOTH, installed
 from tests.helpers.running import ROOT
 
 TYPED = ROOT / "tests/tools/typed"
@@ -163,7 +163,7 @@ def test_a_checker_of_users_files(tmp_path):
     """A checker accepts the right calls with their types, and refuses each wrong one for the marked reason."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
-    files = sorted(path for framework in filter(installed, FRAMEWORKS) for path in TYPED.glob(f"*_{framework}.py"))
+    files = sorted(path for framework in filter(installed, BOTH) for path in TYPED.glob(f"*_{framework}.py"))
     package = Path(fusedops.__file__).parents[1]
     paths = [TYPED / "stubs", *([] if package.name == "site-packages" else [package])]
     configuration = tmp_path / "mypy.ini"

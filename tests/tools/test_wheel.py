@@ -31,7 +31,7 @@ HOOKS = [backend.get_requires_for_build_wheel, backend.get_requires_for_build_ed
 @pytest.mark.parametrize(
     "installed, message",
     [
-        (None, "neither PyTorch nor TensorFlow is. Run: pip install torch, or pip install tensorflow, or both; then"),
+        (None, "none of PyTorch, TensorFlow and JAX is. Run: pip install torch, tensorflow or jax, or several; then"),
         ("2.9.1", "PyTorch 2.10 or newer is needed; 2.9.1 is installed. Run: pip install --upgrade torch; then"),
     ],
 )

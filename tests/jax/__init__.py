@@ -1,0 +1,1 @@
+"""JAX only: seeds, transforms, maps, sharded calls, optimizers, layers."""

@@ -1,0 +1,94 @@
+"""JAX: calls of every operator, eager and compiled, their arguments and their errors."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.generic.test_parity import assert_agreement
+from tests.helpers.numerics import assert_same_bits
+from tests.helpers.running import python
+from tests.specifications import BUILT_IN
+
+
+@pytest.mark.parametrize("spec", BUILT_IN, ids=str)
+def test_bits_of_every_operator(jax_backend, spec, random):
+    """Those of PyTorch, forward and backward, and those of a compiled call."""
+    from tests.conftest import require
+
+    torch = require("torch", jax_backend.device)
+    sample = spec.sample((3, 8), random)
+    assert_agreement((torch, jax_backend), spec, sample, lambda backend: backend.tensors(sample, "float32"))
+    inputs = jax_backend.tensors(sample, "float32")
+    tensors = {name: inputs[name] for name in sample.tensors}
+
+    def call(tensors):
+        return jax_backend.call(spec.name, {**inputs, **tensors}, sample.options)
+
+    for got, expected in zip(jax_backend.traced(call)(tensors), call(tensors), strict=True):
+        assert_same_bits(jax_backend.to_numpy(got), jax_backend.to_numpy(expected))
+
+
+def test_every_kind_of_seed(jax_cpu):
+    """A pair of integers, int64 [2] and the words of a key, as an array of words or as a typed key."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x = jax.numpy.ones(1000)
+    pair = fo.dropout(x, 0.5, (5, -7))
+    assert_same_bits(np.asarray(fo.dropout(x, 0.5, jax.numpy.array([5, -7]))), np.asarray(pair))
+    key = jax.random.key(3)
+    words = fo.dropout(x, 0.5, jax.random.key_data(key))
+    assert_same_bits(np.asarray(jax.jit(fo.dropout, static_argnums=1)(x, 0.5, key)), np.asarray(words))
+    assert 400 < np.sum(np.asarray(words) == 0) < 600 and np.any(np.asarray(words) != np.asarray(pair))
+    with pytest.raises(TypeError, match=r"fusedops\.dropout: seed must be a tensor; got NoneType"):
+        fo.dropout(x, 0.5)
+
+
+WITHOUT_X64 = """
+import jax, jax.numpy as jnp, numpy as np
+import fusedops.jax as fo
+x = jnp.ones(64)
+pair = fo.dropout(x, 0.5, (5, -7))
+for seed in (jnp.array([5, -7]), np.array([5, -7])):
+    assert (fo.dropout(x, 0.5, seed) == pair).all()
+logits = jnp.array([[2.0, 1.0], [0.0, 0.0]])
+loss = lambda logits: fo.cross_entropy(logits, np.array([0, -100]))
+print(float(loss(logits)), jax.jit(jax.grad(loss))(logits).dtype, jax.config.jax_enable_x64)
+"""
+
+
+def test_without_int64(jax_cpu):
+    done = python(WITHOUT_X64, is_new=True)
+    assert done.returncode == 0, done.stderr
+    loss, dtype, x64 = done.stdout.split()
+    assert abs(float(loss) - np.log1p(np.exp(-1))) < 1e-6 and (dtype, x64) == ("float32", "False")
+
+
+def test_a_bad_call_is_refused_while_it_is_traced(jax_cpu):
+    """With the sentence of an eager call, also where only a transform traces it."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x, weight = jax.numpy.ones((2, 3)), jax.numpy.ones(4)
+    sentence = re.escape("fusedops.rms_norm: weight must have shape [3], the last dimension of x; got [4]")
+    for transform in (jax.jit, jax.vmap, lambda f: jax.grad(lambda *a: f(*a).sum()), jax.checkpoint):
+        given = (x[None], jax.numpy.ones((1, 4))) if transform is jax.vmap else (x, weight)
+        with pytest.raises(ValueError, match=sentence):
+            transform(fo.rms_norm)(*given)
+
+
+def test_symbolic_shapes_are_refused(jax_cpu):
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    (rows,) = jax.export.symbolic_shape("rows")
+    with pytest.raises(ValueError, match=r"fusedops\.relu: shapes must be known; got \(rows, 3\)"):
+        jax.export.export(jax.jit(fo.relu))(jax.ShapeDtypeStruct((rows, 3), "float32"))
+
+
+def test_an_older_interface_of_xla_is_an_error_at_import(jax_cpu, tmp_path):
+    """XLA itself would only say at the first call that there is no handler."""
+    header = tmp_path / "xla/ffi/api/c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 0\n")
+    code = f"import jax; jax.ffi.include_dir = lambda: {str(tmp_path)!r}\nimport fusedops.jax"
+    done = python(code, is_new=True)
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(r"ImportError: fusedops\.jax was built for version 0\.\d+ .* 0\.0\. Run: make build-jax", last)

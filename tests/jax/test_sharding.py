@@ -1,0 +1,117 @@
+"""JAX: calls on sharded arrays run on the shards. Four devices of one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+PARTS = 4
+# Sums over the shards have another order: a few roundings of 2^-53 of sums of at most 32 terms of a few units.
+CLOSE = {"rtol": 1e-13, "atol": 1e-13}
+
+
+def mesh_of(jax):
+    devices = jax.devices("cpu")
+    if len(devices) < PARTS:
+        pytest.skip("four devices are needed")
+    return jax.make_mesh((PARTS,), ("data",), (jax.sharding.AxisType.Auto,), devices=devices[:PARTS])
+
+
+def calls(jax, fo):
+    """Each function, with the shape of every argument and the dimension that is sharded; None for a whole array."""
+    np_ = jax.numpy
+
+    def gradients(f, *places):
+        return jax.grad(lambda *given: np_.sin(f(*given)).sum(), places)
+
+    def attention(q, k):
+        return fo.attention(q, k, k, causal=True)
+
+    rows, weight = ((8, 16), 0), ((16,), None)
+    heads = (((2, 6, 8, 4), 2), ((2, 6, 4, 4), 2))
+    return {
+        "rms_norm": (fo.rms_norm, [rows, weight], 0),
+        "rms_norm, backward": (gradients(fo.rms_norm, 0, 1), [rows, weight], 1),
+        "cross_entropy": (fo.cross_entropy, [rows, ("labels", 0)], 1),
+        "cross_entropy, backward": (jax.grad(fo.cross_entropy), [rows, ("labels", 0)], 1),
+        "linear, rows": (fo.linear, [rows, ((32, 16), None)], 0),
+        "linear, columns": (fo.linear, [((8, 16), None), ((32, 16), 0)], 0),
+        "linear, terms": (fo.linear, [((8, 16), 1), ((32, 16), 1)], 1),
+        "attention, batch": (attention, [((4, 6, 8, 4), 0), ((4, 6, 4, 4), 0)], 0),
+        "attention, heads": (gradients(attention, 0, 1), [*heads], 0),
+        "linear_cross_entropy": (
+            jax.grad(fo.linear_cross_entropy, (0, 1)),
+            [rows, ((16, 16), None), ("labels", 0)],
+            None,
+        ),
+    }
+
+
+NAMES = (
+    *("rms_norm", "rms_norm, backward", "cross_entropy", "cross_entropy, backward", "linear, rows", "linear, columns"),
+    *("linear, terms", "attention, batch", "attention, heads", "linear_cross_entropy"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_gathered(jax_cpu, name, random):
+    """The compiled program has no all-gather, the expected sums over devices, and the results of one device."""
+    jax = jax_cpu.jax
+    mesh = mesh_of(jax)
+    function, arguments, sums = calls(jax, jax_cpu.functions)[name]
+    whole, sharded = [], []
+    for shape, dim in arguments:
+        given = random.integers(0, 16, 8) if shape == "labels" else random.normal(size=shape)
+        spec = [None] * given.ndim
+        if dim is not None:
+            spec[dim] = "data"
+        whole.append(jax_cpu.from_numpy(given))
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+        sharded.append(jax.device_put(given, sharding))
+    program = jax.jit(function).lower(*sharded).compile()
+    text = program.as_text()
+    assert "all-gather" not in text and "all-to-all" not in text
+    if sums is not None:
+        assert text.count(" all-reduce(") == sums
+    got, expected = jax.tree.leaves(program(*sharded)), jax.tree.leaves(function(*whole))
+    for y, exact in zip(got, expected, strict=True):
+        np.testing.assert_allclose(y, exact, **CLOSE)
+
+
+def test_shards_of_a_user(jax_cpu, random):
+    """In shard_map a call is on shards already, and a shared weight's gradient is summed over devices."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    mesh = mesh_of(jax)
+    spec = jax.sharding.PartitionSpec("data")
+    sharded = jax.shard_map(fo.rms_norm, mesh=mesh, in_specs=(spec, jax.sharding.PartitionSpec()), out_specs=spec)
+    given = [random.normal(size=shape) for shape in ((8, 16), (16,))]
+
+    def gradients(f):
+        return jax.jit(jax.grad(lambda x, w: jax.numpy.sin(f(x, w)).sum(), (0, 1)))(*given)
+
+    for got, expected in zip(gradients(sharded), gradients(fo.rms_norm), strict=True):
+        np.testing.assert_allclose(got, expected, **CLOSE)
+    tangents = [jax.jvp(f, tuple(given), tuple(map(np.cos, given)))[1] for f in (sharded, fo.rms_norm)]
+    np.testing.assert_allclose(*tangents, **CLOSE)
+
+
+def test_explicit_axes(jax_cpu, random):
+    """On a mesh of explicit axes the types of results have the shardings of the calls."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    devices, spec = jax.devices("cpu")[:PARTS], jax.sharding.PartitionSpec("data")
+    mesh = jax.make_mesh((PARTS,), ("data",), (jax.sharding.AxisType.Explicit,), devices=devices)
+    given = [random.normal(size=shape) for shape in ((8, 16), (16,))]
+
+    def gradients(x, weight):
+        return jax.grad(lambda x, w: jax.numpy.sin(fo.rms_norm(x, w)).sum(), (0, 1))(x, weight)
+
+    expected = gradients(*given)
+    with jax.set_mesh(mesh):
+        x, weight = jax.device_put(given[0], spec), jax.device_put(given[1], jax.sharding.PartitionSpec())
+        found = jax.jit(gradients)(x, weight)
+        assert [str(jax.typeof(y)) for y in found] == ["float64[8@data,16]", "float64[16]"]
+        assert "all-gather" not in jax.jit(gradients).lower(x, weight).compile().as_text()
+        tangent = jax.jit(lambda x: jax.jvp(lambda x: fo.rms_norm(x, weight), (x,), (x,))[1])(x)
+        assert str(jax.typeof(tangent)) == "float64[8@data,16]"
+    for got, exact in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, exact, **CLOSE)

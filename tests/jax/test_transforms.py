@@ -1,0 +1,100 @@
+"""JAX: transforms of operators equal those of plain formulas, to any order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+# A few hundred roundings of 2^-53, of values up to 100.
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def operators(jax, fo):
+    """Functions of a matrix [3, 5] with the formulas that they compute. Each has another kind of derivative."""
+    np_, square = jax.numpy, jax.numpy.eye(5) + 0.1
+
+    def attention(x):
+        return fo.attention(*[x[..., None, :]] * 3, causal=True)[..., 0, :]
+
+    def plain_attention(x):
+        scores = x @ np_.swapaxes(x, -1, -2) / 5**0.5
+        visible = np_.tril(np_.ones(scores.shape[-2:], bool))
+        return jax.nn.softmax(np_.where(visible, scores, -np_.inf)) @ x
+
+    return {
+        "rms_norm": (fo.rms_norm, lambda x: x / np_.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)),
+        "softmax": (lambda x: fo.softmax(x, scale=0.5), lambda x: jax.nn.softmax(0.5 * x)),
+        "linear": (lambda x: fo.linear(x, square, activation="silu"), lambda x: jax.nn.silu(x @ square.T)),
+        "attention": (attention, plain_attention),
+        "scale": (lambda x: fo.scale(x, x.sum()), lambda x: x * x.sum()),
+        "expression": (fo.elementwise("x * sin(x)", name="wave"), lambda x: x * np_.sin(x)),
+    }
+
+
+NAMES = ("rms_norm", "softmax", "linear", "attention", "scale", "expression")
+
+
+def transforms(jax, x, v):
+    """Functions of a function of a matrix."""
+    np_ = jax.numpy
+
+    def total(f):
+        return lambda x: (np_.sin(f(x)) * x).sum()
+
+    def scanned(f):
+        return lambda x: jax.lax.scan(lambda c, _: (f(c) + c, None), x, None, 2)[0].sum()
+
+    return {
+        "grad": lambda f: jax.grad(total(f))(x),
+        "jvp": lambda f: jax.jvp(f, (x,), (v,))[1],
+        "linearize": lambda f: jax.linearize(f, x)[1](v),
+        "hessian": lambda f: jax.hessian(total(f))(x),
+        "reverse over reverse": lambda f: jax.grad(lambda x: (jax.grad(total(f))(x) ** 2).sum())(x),
+        "reverse over forward": lambda f: jax.grad(lambda x: (jax.jvp(f, (x,), (v,))[1] ** 2).sum())(x),
+        "vmap": lambda f: jax.vmap(f)(np_.stack([x, v])),
+        "gradient of vmap": lambda f: jax.grad(lambda y: (jax.vmap(f)(y) ** 2).sum())(np_.stack([x, v])),
+        "vmap of jvp": lambda f: jax.vmap(lambda a, b: jax.jvp(f, (a,), (b,))[1])(np_.stack([x, v]), np_.stack([v, x])),
+        "checkpoint": lambda f: jax.grad(jax.checkpoint(total(f)))(x),
+        "scan": lambda f: jax.grad(scanned(f))(x),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transforms(jax_cpu, name, random):
+    """All within one compiled function: XLA compiles each operator of an eager call on its own."""
+    jax = jax_cpu.jax
+    x, v = (jax_cpu.tensor(random.normal(size=(3, 5)), "float64") for _ in range(2))
+    ours, plain = operators(jax, jax_cpu.functions)[name]
+
+    def of(f):
+        return jax.jit(lambda x, v: {key: run(f) for key, run in transforms(jax, x, v).items()})(x, v)
+
+    got, expected = of(ours), of(plain)
+    for key, value in expected.items():
+        np.testing.assert_allclose(got[key], value, **CLOSE, err_msg=key)
+
+
+def test_a_saved_tensor_is_read_only_if_a_transform_differentiates(jax_cpu):
+    """Without a gradient `linear` keeps nothing for the backward: its second output is empty."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x, weight = jax.numpy.ones((2, 3)), jax.numpy.ones((4, 3))
+
+    def call(x):
+        return fo.linear(x, weight, activation="gelu").sum()
+
+    def shapes(function):
+        for equation in jax.make_jaxpr(function)(x).eqns:
+            if equation.primitive.name == "fusedops_linear":
+                return [tuple(y.aval.shape) for y in equation.outvars]
+
+    assert shapes(call) == [(2, 4), (0,)] and shapes(jax.grad(call)) == [(2, 4), (2, 4)]
+
+
+def test_operators_without_a_gradient(jax_cpu):
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x = jax.numpy.ones((2, 4))
+    with pytest.raises(ValueError, match=r"fusedops\.accumulate_matmul: there is no gradient; give it jax\.lax\.stop"):
+        jax.grad(lambda x: fo.accumulate_matmul(jax.numpy.ones((2, 2)), x, x, transpose_b=True).sum())(x)
+    cos = jax.numpy.ones((2, 2))
+    with pytest.raises(ValueError, match=r"fusedops\.rope: cos has no gradient; give it jax\.lax\.stop_gradient"):
+        jax.grad(lambda cos: fo.rope(jax.numpy.ones((2, 1, 4)), cos, cos).sum())(cos)
