@@ -1,1 +1,1 @@
-"""Code shared by the examples: one interface to both frameworks, a stopwatch, and the display of results."""
+"""Code shared by the examples: one interface to all frameworks, a stopwatch, and the display of results."""

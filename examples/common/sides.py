@@ -14,20 +14,32 @@ from typing import Any
 # other programs use the same cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # both frameworks share the GPU
+# The frameworks share the GPU.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 if importlib.util.find_spec("fusedops") is None:  # not installed: use the in-place build
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
+_SIDES = (
+    ("in_torch", "TorchSide", "PyTorch"),
+    ("in_tf", "TensorFlowSide", "TensorFlow"),
+    ("in_jax", "JaxSide", "JAX"),
+)
+
+
 def load() -> tuple[str, list[Any], list[str]]:
     """The device, one side for each installed framework (PyTorch first), and sentences on missing ones.
 
-    The sides are classes of the modules `in_torch` and `in_tf` of the running example.
+    The sides are classes of the modules `in_torch`, `in_tf` and, if it has one, `in_jax` of the running example. A
+    missing JAX is no sentence: few have all three frameworks.
     """
     classes, missing = [], []
     with _quiet():
-        for module, name, title in (("in_torch", "TorchSide", "PyTorch"), ("in_tf", "TensorFlowSide", "TensorFlow")):
+        for module, name, title in _SIDES:
+            if module == "in_jax" and not all(map(importlib.util.find_spec, (module, "jax"))):
+                continue
             try:
                 classes.append(getattr(importlib.import_module(module), name))
             except ImportError as error:

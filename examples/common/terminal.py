@@ -26,7 +26,7 @@ def options(description: str | None, quick: str, picture: str) -> argparse.Names
 
 def found_sides(console: Console, trained: str) -> tuple[str, list[Any]]:
     """The device and the installed frameworks, PyTorch first. Without PyTorch the program ends."""
-    with console.status("importing PyTorch and TensorFlow"):
+    with console.status("importing the frameworks"):
         device, found, missing = sides.load()
     for reason in missing:
         say(console, f"missing: {reason}", "yellow")

@@ -1,4 +1,4 @@
-"""Compares both frameworks with the same weights: the generated text, and the bits of the logits."""
+"""Compares the frameworks with the same weights: the generated text, and the bits of the logits."""
 
 from __future__ import annotations
 

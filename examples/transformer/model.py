@@ -1,7 +1,7 @@
 """The language model, written once.
 
-`fo` is `fusedops.torch`, `fusedops.tf`, or a module of the same functions. `shapes` has the framework's gather, reshape
-and split, which only move data.
+`fo` is `fusedops.torch`, `fusedops.tf`, `fusedops.jax`, or a module of the same functions. `shapes` has the framework's
+gather, reshape and split, which only move data.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def attention(fo: Any, shapes: Any, p: Mapping[str, Any], angles: tuple[Any, Any
 
 
 def angles() -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of the rotary angles, [CONTEXT, SIZE / 2], computed once for both frameworks."""
+    """Cosine and sine of the rotary angles, [CONTEXT, SIZE / 2], computed once for all frameworks."""
     frequencies = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
     angle = np.outer(np.arange(CONTEXT), frequencies)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Trains a small language model of fusedops's operators in PyTorch, moves it to TensorFlow, and generates text in both.
+"""Trains a small language model of fusedops's operators in PyTorch, and generates text with it in each framework.
 
 `python examples/transformer/train.py` needs no download, and a few minutes on two CPU cores.
 """
@@ -35,7 +35,7 @@ def main() -> int:
     console = Console(highlight=False)
     device, found = found_sides(console, "model")
     text = data.load()
-    titles = " and ".join(side.title for side in found)
+    titles = listed([side.title for side in found])
     say(console, f"{titles} on the {device}: {len(text.train):,} characters of Python's help to train on")
     with progress_bar(console) as progress:
         trained = train_with_bar(progress, found[0], text, steps)
@@ -61,7 +61,12 @@ def main() -> int:
     say(console, f"\npicture: {given.picture}")
     loss = trained.test_losses[-1][1]
     say(console, f"{time.perf_counter() - start:.0f} seconds; test loss {loss:.3f} nats per character")
-    return verdict(console, loss, wanted_loss, written)
+    return verdict(console, loss, wanted_loss, titles, written)
+
+
+def listed(titles: Sequence[str]) -> str:
+    """The titles as in a sentence."""
+    return " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
 
 
 def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -> Any:
@@ -79,7 +84,7 @@ def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -
     return training.train(side, text, steps, report)
 
 
-def verdict(console: Console, loss: float, wanted_loss: float, written: Sequence[Any]) -> int:
+def verdict(console: Console, loss: float, wanted_loss: float, titles: str, written: Sequence[Any]) -> int:
     """Prints the verdict. Returns the exit code: 1 if the texts or a bit differ, or the loss is too high."""
     first, *others = written
     too_high = loss > wanted_loss
@@ -90,9 +95,7 @@ def verdict(console: Console, loss: float, wanted_loss: float, written: Sequence
     if not others:
         say(console, "the same text from PyTorch and TensorFlow: not compared, TensorFlow is missing", "yellow")
     else:
-        line = (
-            f"the same text from PyTorch and TensorFlow: {'yes' if same else 'no'}; differing bits of logits: {bits:,}"
-        )
+        line = f"the same text from {titles}: {'yes' if same else 'no'}; differing bits of logits: {bits:,}"
         say(console, line, "bold green" if same and bits == 0 else "red")
     return int(too_high or not same or bits > 0)
 

@@ -121,6 +121,7 @@ def test_a_mask(any_backend):
     assert got.dtype == np.float32
 
 
+@pytest.mark.frameworks("torch", "tf")
 @pytest.mark.parametrize("integral", ["bool", "int32", "int64"])
 def test_integers_in_traced_code(any_backend, integral, random):
     """The same bits, forward and backward, also with numbers as inputs."""

@@ -42,7 +42,7 @@ def test_names(package, source, name):
 @pytest.mark.parametrize("name", ["relu", "load", "library", "ops", "a module"])
 def test_names_of_fusedops_are_refused(package, source, name):
     if name == "a module":  # a module that may not be imported yet
-        name = "nn" if package.__name__ == "fusedops.torch" else "keras"
+        name = {"fusedops.torch": "nn", "fusedops.tf": "keras", "fusedops.jax": "nnx"}[package.__name__]
     with pytest.raises(ValueError, match=f"^fusedops.load: name must be new; got '{name}', one that fusedops has$"):
         package.load(name, source)
 

@@ -1,0 +1,40 @@
+"""JAX's own operators under fusedops's names, for comparison."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def matmul(a: Array, b: Array, *, transpose_b: bool = False) -> Array:
+    return a @ (b.T if transpose_b else b)
+
+
+def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
+
+
+def add_rms_norm(x: Array, residual: Array, weight: Array) -> tuple[Array, Array]:
+    total = x + residual
+    return rms_norm(total, weight), total
+
+
+def rope(x: Array, cos: Array, sin: Array, *, seq_dim: int) -> Array:
+    assert seq_dim == -3  # layout [batch, positions, heads, features]
+    cos, sin = cos[:, None], sin[:, None]
+    first, second = jnp.split(x, 2, -1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def attention(q: Array, k: Array, v: Array, *, causal: bool) -> Array:
+    return jax.nn.dot_product_attention(q, k, v, is_causal=causal)
+
+
+def swiglu(packed: Array) -> Array:
+    gate, up = jnp.split(packed, 2, -1)
+    return jax.nn.silu(gate) * up
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1).mean()
