@@ -57,6 +57,7 @@ def navigation(entries: dict[str, str]) -> list[Any]:
             "Guides": [
                 {"Converting a model": "converting.md"},
                 {"Layers and optimizers": "layers.md"},
+                {"JAX": "jax.md"},
                 {"Coming from other libraries": "coming-from.md"},
                 {"An operator of your own": "your-own-operator.md"},
                 {"Several GPUs": "distributed.md"},

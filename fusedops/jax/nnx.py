@@ -7,6 +7,7 @@ that the functions do not have are left to Flax's code. Losses and `rope` are fu
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -138,25 +139,11 @@ class Dropout(nnx.Dropout):
         return fo.dropout(inputs, self.rate, source if isinstance(source, jax.Array) else source())
 
 
-def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
-    broadcast_dropout: bool = True,
-    dropout_rng: Any = None,
-    dropout_rate: float = 0.0,
-    deterministic: bool = False,
-    dtype: Any = None,
-    precision: Any = None,
-    module: Any = None,
-    promote_dtype: Any = nnx.nn.dtypes.promote_dtype,
-    is_causal: bool = False,
-) -> Any:
+def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
     """flax.nnx.dot_product_attention without stored scores, for `attention_fn` of flax.nnx.MultiHeadAttention.
 
-    A bias, weights that `module` shall sow, and dropout shared by the batch are left to Flax's code.
+    `options` are those of Flax. A bias, weights that `module` shall sow, a precision, and dropout shared by the batch
+    are left to Flax's code.
 
     Example:
         >>> q = jnp.zeros((1, 2, 1, 1))
@@ -164,28 +151,20 @@ def dot_product_attention(
         >>> fnnx.dot_product_attention(q, q, v, is_causal=True).ravel()
         Array([1., 2.], dtype=float32)
     """
-    rate = 0.0 if deterministic else dropout_rate
-    if bias is not None or precision is not None or module is not None or (rate and broadcast_dropout):
-        return nnx.dot_product_attention(
-            query,
-            key,
-            value,
-            bias,
-            mask,
-            broadcast_dropout,
-            dropout_rng,
-            dropout_rate,
-            deterministic,
-            dtype,
-            precision,
-            module,
-            promote_dtype,
-            is_causal,
-        )
-    query, key, value = promote_dtype((query, key, value), dtype=dtype)
+    given = {**_ATTENTION, **options}
+    rate = 0.0 if given["deterministic"] else given["dropout_rate"]
+    is_broadcast = rate and given["broadcast_dropout"]
+    if options.keys() - _ATTENTION.keys() or bias is not None or given["precision"] or given["module"] or is_broadcast:
+        return nnx.dot_product_attention(query, key, value, bias, mask, **options)
+    query, key, value = given["promote_dtype"]((query, key, value), dtype=given["dtype"])
     visible = None if mask is None else jnp.asarray(mask, bool)
-    seed = dropout_rng if rate else None
-    return fo.attention(query, key, value, mask=visible, causal=is_causal, dropout=rate, seed=seed)
+    seed = given["dropout_rng"] if rate else None
+    return fo.attention(query, key, value, mask=visible, causal=given["is_causal"], dropout=rate, seed=seed)
 
 
+_ATTENTION = {
+    name: parameter.default
+    for name, parameter in inspect.signature(nnx.dot_product_attention).parameters.items()
+    if parameter.default is not parameter.empty
+}
 __all__ = ["Dropout", "GatedLinear", "LayerNorm", "Linear", "RMSNorm", "dot_product_attention"]

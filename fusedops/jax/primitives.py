@@ -7,11 +7,13 @@ its mutated inputs. Its parameters are the number of tensors of each input, and 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
@@ -19,7 +21,7 @@ from jax.interpreters.mlir import ir
 
 from fusedops import inference
 from fusedops.axes import is_batched
-from fusedops.declarations import Operator
+from fusedops.declarations import Input, Operator
 from fusedops.jax import internals, library, sharding
 from fusedops.jax.library import LIBRARY, TABLE, TARGET, for_each
 
@@ -167,58 +169,54 @@ def _workspace(call: Call, inputs: Sequence[Shaped], outputs: Sequence[Shaped], 
 
 def _batching(operator: Operator) -> Callable[..., Any]:
     """One call if the operator treats all leading dimensions alike, otherwise a loop."""
-    shared = [x.parameter or x.kind == "scalar" for x in operator.inputs]
 
     def batch(tensors: Sequence[Any], dims: Sequence[int | None], *, counts: Any, texts: Any) -> Any:
         call = Call(operator.name, counts, texts)
-        bind = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
-        if operator.has_effects_or_lists or not is_foldable(call, tensors, dims):
-            loop = jax.lax.map(
-                _of_mapped(bind, tensors, dims),
-                [jax.numpy.moveaxis(x, d, 0) for x, d in zip(tensors, dims, strict=True) if d is not None],
-            )
-            return loop, [0] * len(loop)
+        run = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
+        moved = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(tensors, dims, strict=True)]
+        is_mapped = [d is not None for d in dims]
+        single = tuple((x.dtype, x.shape[mapped:]) for x, mapped in zip(moved, is_mapped, strict=True))
+        if operator.has_effects_or_lists or not _is_foldable(call, single, is_mapped):
+            found = jax.lax.map(_of_mapped(run, moved, is_mapped), [*itertools.compress(moved, is_mapped)])
+            return found, [0] * len(found)
         # The additional dimension can make inputs valid that a single call refuses, such as scalars.
-        single = infer(call, tuple(map(_single, tensors, dims)), library.has_int64())
-        size = next(x.shape[d] for x, d in zip(tensors, dims, strict=True) if d is not None)
-        is_shared = [flag for flag, count in zip(shared, counts, strict=True) for _ in range(count)]
-        moved = [
-            x if alone else jax.numpy.broadcast_to(x, (size, *x.shape)) if d is None else jax.numpy.moveaxis(x, d, 0)
-            for x, d, alone in zip(tensors, dims, is_shared, strict=True)
-        ]
-        results = bind(*moved)
+        outputs = infer(call, single, library.has_int64())
+        size = next(itertools.compress(moved, is_mapped)).shape[0]
+        shared = [_is_shared(x) for x, count in zip(operator.inputs, counts, strict=True) if count]
+        results = run(
+            *(
+                x if mapped or alone else jnp.broadcast_to(x, (size, *x.shape))
+                for x, mapped, alone in zip(moved, is_mapped, shared, strict=True)
+            )
+        )
         # An output that is not needed is empty, has one dimension, and is not mapped.
-        places = [0 if y.ndim > len(shape) else None for y, (_, shape) in zip(results, single, strict=True)]
-        return results, places
-
-    def is_foldable(call: Call, tensors: Sequence[Any], dims: Sequence[int | None]) -> bool:
-        inputs = call.optional(tensors)
-        if not is_batched(operator, call.attributes, inputs):
-            return False
-        ranks = [None if x is None else len(x[1]) for x in call.optional([*map(_single, tensors, dims)])]
-        mapped = {rank for rank, alone in zip(ranks, shared, strict=True) if not alone and rank is not None}
-        of_shared = [d for d, alone in zip(call.optional(dims), shared, strict=True) if alone]
-        # A scalar input of higher rank would be broadcast along the mapped dimension.
-        scalars = [rank or 0 for rank, x in zip(ranks, operator.inputs, strict=True) if x.kind == "scalar"]
-        return len(mapped) == 1 and not any(d is not None for d in of_shared) and max([0, *scalars]) <= max(mapped)
+        return results, [0 if y.ndim > len(shape) else None for y, (_, shape) in zip(results, outputs, strict=True)]
 
     return batch
 
 
-def _single(x: Any, dim: int | None) -> Shaped:
-    """The dtype and shape of a tensor in one of the mapped calls."""
-    shape = list(x.shape)
-    if dim is not None:
-        del shape[dim]
-    return x.dtype, tuple(shape)
+def _is_shared(x: Input) -> bool:
+    return x.parameter or x.kind == "scalar"
 
 
-def _of_mapped(bind: Callable[..., Any], tensors: Sequence[Any], dims: Sequence[int | None]) -> Callable[..., Any]:
+def _is_foldable(call: Call, single: Sequence[Shaped], is_mapped: Sequence[bool]) -> bool:
+    """True if a mapped dimension can be one more leading dimension of the inputs that have rows."""
+    given = [x for x, count in zip(call.operator.inputs, call.counts, strict=True) if count]
+    ranks = [len(shape) for _, shape in single]
+    of_rows = {rank for x, rank in zip(given, ranks, strict=True) if not _is_shared(x)}
+    if not is_batched(call.operator, call.attributes, call.optional(single)) or len(of_rows) != 1:
+        return False
+    # A scalar input of higher rank would be broadcast along the mapped dimension.
+    highest = max([0, *(rank for x, rank in zip(given, ranks, strict=True) if x.kind == "scalar")])
+    return highest <= max(of_rows) and not any(map(_is_shared, itertools.compress(given, is_mapped)))
+
+
+def _of_mapped(run: Callable[..., Any], tensors: Sequence[Any], is_mapped: Sequence[bool]) -> Callable[..., Any]:
     """The call as a function of its mapped tensors."""
 
-    def call(mapped: Sequence[Any]) -> Any:
-        rest = iter(mapped)
-        return bind(*(x if d is None else next(rest) for x, d in zip(tensors, dims, strict=True)))
+    def call(slices: Sequence[Any]) -> Any:
+        rest = iter(slices)
+        return run(*(next(rest) if mapped else x for x, mapped in zip(tensors, is_mapped, strict=True)))
 
     return call
 

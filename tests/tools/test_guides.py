@@ -12,13 +12,13 @@ import pytest
 import fusedops
 from tests.helpers.running import ROOT, blocks, need_inductor, python
 
-GUIDES = ("README.md", "docs/layers.md", "docs/converting.md")
+GUIDES = ("README.md", "docs/layers.md", "docs/converting.md", "docs/jax.md")
 PROGRAMS = {
     f"{guide}-{number}": code
     for guide in GUIDES
     for number, code in enumerate(blocks("python", (ROOT / guide).read_text()))
 }
-FRAMEWORKS = {"torch": r"\b(torch|transformers)\b", "tensorflow": r"\b(tensorflow|keras)\b"}
+FRAMEWORKS = {"torch": r"\b(torch|transformers)\b", "tensorflow": r"\b(tensorflow|keras)\b", "jax": r"\bjax\b"}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LINES = 6000  # of all documents, or a reader finds nothing
 
@@ -82,7 +82,8 @@ def of_framework(framework, code):
 
 
 def missing(code):
-    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers|peft)\b", code, re.M)
+    modules = re.findall(r"^(?:import|from) (torch|tensorflow|keras|transformers|peft|jax|flax|optax)\b", code, re.M)
+    modules += ["optax"] * ("fusedops.jax.optim" in code)
     modules += ["accelerate"] * ("Trainer(" in code)
     return any(find_spec(module) is None for module in modules)
 
