@@ -4,5 +4,5 @@ from setuptools import Extension, setup
 
 from build_tools.commands import COMMANDS
 
-# A placeholder for both bindings: those of the installed frameworks are built.
+# A placeholder for all bindings: those of the installed frameworks are built.
 setup(ext_modules=[Extension("fusedops.torch._C", [], py_limited_api=True)], cmdclass=COMMANDS)

@@ -1,4 +1,5 @@
-"""One set of fused kernels for PyTorch (`import fusedops.torch`) and TensorFlow (`import fusedops.tf`)."""
+"""One set of fused kernels for PyTorch (`import fusedops.torch`), TensorFlow (`import fusedops.tf`) and JAX (`import
+fusedops.jax`)."""
 
 from __future__ import annotations
 
@@ -22,4 +23,4 @@ else:  # hidden from type checkers, which would accept any attribute
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, "torch", *{"tf"} & globals().keys()})
+    return sorted({*__all__, "torch", *{"tf", "jax"} & globals().keys()})

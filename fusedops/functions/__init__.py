@@ -137,6 +137,5 @@ def description(function: Callable[..., Any], framework: str) -> str | None:
         return textwrap.fill(entry, _WIDTH, subsequent_indent=" " * 8) + "\n"
 
     text = re.sub(rf"^(?!{own_title})(?:{_TITLES}):\n(?:(?: .*)?\n)+", "", text, flags=re.M)
-    return re.sub(
-        rf"^    (?P<kinds>\w[\w, ]* \((?:{_TITLES})\).*?): (?P<text>.*\n(?:     .*\n)*)", of_framework, text, flags=re.M
-    ).rstrip()
+    entry = rf"^    (?P<kinds>\w[\w, ]* \((?:{_TITLES})\).*?):\s+(?P<text>.*\n(?:     .*\n)*)"
+    return re.sub(entry, of_framework, text, flags=re.M).rstrip()

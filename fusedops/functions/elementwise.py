@@ -99,14 +99,14 @@ def dropout(
     """x / (1 − rate) where an element is kept, else 0, also of NaN and infinity.
 
     Which elements are kept follows from the seed, the rate and an element's position in x, counted row by row: the same
-    in both frameworks, on CPU and GPU, for any strides and dtype. No mask is stored: the backward draws it again.
+    in all frameworks, on CPU and GPU, for any strides and dtype. No mask is stored: the backward draws it again.
 
     Args:
         x: float64, float32, float16 or bfloat16, any shape.
         rate: the probability with which an element is dropped, from 0 to below 1.
         seed: int64 [2], a key and an offset, or a pair of integers. Calls with the same seed drop the same positions;
             those with the same key and another offset, such as the number of a step, have nothing to do with each
-            other. None: drawn by the framework's own generator.
+            other. In JAX also a key of jax.random. None: drawn by the framework's own generator, which JAX has not.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.

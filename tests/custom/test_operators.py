@@ -41,6 +41,11 @@ def test_in_tensorflow(device, cache, tmp_path):
     check("custom_tf.py", cache, tmp_path, device)
 
 
+def test_in_jax(device, cache, tmp_path):
+    require("jax", device)
+    check("own_jax.py", cache, tmp_path, device)
+
+
 @pytest.mark.parametrize("framework", BOTH)
 def test_mistakes_of_an_author(cache, tmp_path, framework):
     """Mistakes end in an error message or have no effect, and never end the process."""

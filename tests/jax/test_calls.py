@@ -92,3 +92,11 @@ def test_an_older_interface_of_xla_is_an_error_at_import(jax_cpu, tmp_path):
     done = python(code, is_new=True)
     last = done.stderr.splitlines()[-1]
     assert re.fullmatch(r"ImportError: fusedops\.jax was built for version 0\.\d+ .* 0\.0\. Run: make build-jax", last)
+
+
+def test_a_description_is_that_of_jax(jax_cpu):
+    for name in jax_cpu.functions.__all__:
+        text = getattr(jax_cpu.functions, name).__doc__ or ""
+        assert not re.search(r"^(PyTorch|TensorFlow):$|\((PyTorch|TensorFlow|JAX)\)", text, re.M), name
+    raised = jax_cpu.functions.rms_norm.__doc__.partition("Raises:\n    ")[2].partition(":")[0]
+    assert raised == "ValueError"

@@ -47,7 +47,7 @@ def test_the_mask_of_the_backward(any_backend, dtype, random):
     """For one query dv = dropped p · dy: it has the zeros of the forward, also with a drawn seed."""
     arrays = random.normal(size=(2, 1, 3, 8)), random.normal(size=(2, 200, 3, 8)), np.ones((2, 200, 3, 8))
     tensors = {name: any_backend.tensor(x, dtype) for name, x in named(*arrays).items()}
-    for seed in (SEED, None):
+    for seed in (SEED, None)[: 2 - (any_backend.framework == "jax")]:  # JAX draws none
         dy = any_backend.tensor(np.ones((2, 1, 3, 8)), dtype)
         (y,), gradients = any_backend.gradients("attention", tensors, {"dropout": 0.5, "seed": seed}, ("q", "v"), (dy,))
         y, dq, dv = (any_backend.to_numpy(x).astype(np.float64) for x in (y, *gradients.values()))
