@@ -107,7 +107,7 @@ def shaped(x: Any) -> Shaped:
 
 
 def _divided(call: Call, tensors: Sequence[Any], outputs: Sequence[tuple[int, ...]]) -> sharding.Divided:
-    inputs = call.optional([tuple(x.shape) for x in tensors])
+    inputs = [*call.by_input([tuple(x.shape) for x in tensors])]
     return sharding.Divided(call.operator, call.attributes, inputs, outputs)
 
 
@@ -116,10 +116,10 @@ def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
         call = Call(operator.name, counts, texts)
         outputs = infer(call, tuple(map(shaped, tensors)), library.has_int64())
         specs: Sequence[Any] = [()] * len(outputs)
-        if not operator.has_effects_or_lists and sharding.is_typed(tensors):
+        if sharding.is_typed(tensors):
             divided = _divided(call, tensors, [shape for _, shape in outputs])
             chosen = divided.choose(tensors[0].sharding.mesh, [x.sharding.spec for x in tensors])
-            specs = divided.specs(chosen)[divided.count :]
+            specs = divided.specs(chosen)[divided.count :][: len(outputs)]
         made = [internals.abstract_beside(tensors[0], *x, spec) for x, spec in zip(outputs, specs, strict=True)]
         return [*made, *(tensors[place] for place in call.mutated)]
 
@@ -129,11 +129,11 @@ def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
 def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, counts: Any, texts: Any) -> Any:
         call = Call(operator.name, counts, texts)
-        if not operator.has_effects_or_lists and sharding.is_partitioned(ctx):
-            divided = _divided(call, ctx.avals_in, [aval.shape for aval in ctx.avals_out])
+        count = len(operator.outputs)
+        if sharding.is_partitioned(ctx):
+            divided = _divided(call, ctx.avals_in, [aval.shape for aval in ctx.avals_out[:count]])
             whole = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
             return mlir.lower_fun(divided.function(whole), multiple_results=True)(ctx, *operands)
-        count = len(operator.outputs)
         avals, mutated = ctx.avals_out[:count], ctx.avals_out[count:]
         bytes = _workspace(call, [*map(shaped, ctx.avals_in)], [*map(shaped, avals)], cuda)
         names = [a.name for a in operator.attributes]

@@ -5,6 +5,7 @@ XLA's partitioner would gather the operands of a custom call that it does not kn
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,10 +16,10 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fusedops import axes
-from fusedops.axes import MEAN, TERM, Division, Share
+from fusedops.axes import ALL, MEAN, TERM, Division, Share
 from fusedops.declarations import Operator
 
-Shapes = Sequence[Sequence[int] | None]
+Shapes = Sequence[Sequence[int]]
 Names = tuple[str, ...]  # axes of a mesh
 Chosen = tuple[Division, list[Share], Names]
 
@@ -34,30 +35,43 @@ def is_partitioned(ctx: Any) -> bool:
 class Divided:
     """The axes of an operator along which a call can be divided, and the shares of its tensors.
 
-    `inputs`: their shapes; None for an absent one, which is no tensor of the call.
+    `inputs`: the shapes of each input's tensors. The results are the outputs and the mutated inputs.
     """
 
-    def __init__(self, operator: Operator, attributes: Mapping[str, Any], inputs: Shapes, outputs: Shapes) -> None:
-        found = axes.divisions(operator, attributes, inputs, [shape or () for shape in outputs])
-        given = [i for i, shape in enumerate(inputs) if shape is not None]
-        self.count = len(given)
-        self.shapes = [*(inputs[i] or () for i in given), *(shape or () for shape in outputs)]
-        self.weights = axes.means(operator, attributes, inputs)
-        # A part's offset is an attribute, which must be known when the program is compiled.
-        divisible = (division for division in found if division.place is None)
-        self.divisions = [(d, [*(d.inputs[i] for i in given), *d.outputs]) for d in divisible]
+    def __init__(
+        self, operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Shapes], outputs: Shapes
+    ) -> None:
+        mutated = [shape for x, items in zip(operator.inputs, inputs, strict=True) if x.updated for shape in items]
+        self.shapes = [*(shape for items in inputs for shape in items), *outputs, *mutated]
+        self.count = len(self.shapes) - len(outputs) - len(mutated)
+        self.weights = axes.means(operator, attributes, [items or None for items in inputs])
+        self.divisions: list[tuple[int, Division, list[Share]]] = []  # with the place in lists
+        lengths = [len(items) for x, items in zip(operator.inputs, inputs, strict=True) if x.kind == "list"]
+        for place in range(max(lengths, default=1)):  # the tensors at one place of all lists are a call of their own
+            at = [place if x.kind == "list" else 0 for x in operator.inputs]
+            shapes = [items[k] if k < len(items) else None for items, k in zip(inputs, at, strict=True)]
+            for division in axes.divisions(operator, attributes, shapes, outputs):
+                if division.place is not None:
+                    continue  # a part's offset is an attribute, which must be known when the program is compiled
+                shares = [
+                    [share if i == k else ALL for i in range(len(items))]
+                    for items, k, share in zip(inputs, at, division.inputs, strict=True)
+                ]
+                of_mutated = [y for x, each in zip(operator.inputs, shares, strict=True) if x.updated for y in each]
+                self.divisions.append((place, division, [*itertools.chain(*shares), *division.outputs, *of_mutated]))
 
     def choose(self, mesh: Any, specs: Sequence[Any]) -> list[Chosen]:
         """The axes of the mesh that divide each axis: those of the first tensor that is sharded along it."""
-        used: set[str] = set()
+        used: dict[int, set[str]] = {}
         chosen = []
-        for division, shares in self.divisions:
+        for place, division, shares in self.divisions:
             for share, spec in zip(shares, specs, strict=False):
                 entry = spec[share.dim] if share.kind == "part" and share.dim < len(spec) else None
                 names = (entry,) if isinstance(entry, str) else tuple(entry or ())
                 parts = math.prod(mesh.shape[name] for name in names)
-                if parts > 1 and used.isdisjoint(names) and all(size % parts == 0 for size in division.sizes):
-                    used.update(names)
+                is_free = used.setdefault(place, set()).isdisjoint(names)
+                if parts > 1 and is_free and all(size % parts == 0 for size in division.sizes):
+                    used[place].update(names)
                     chosen.append((division, shares, names))
                     break
         return chosen
@@ -82,8 +96,8 @@ class Divided:
                 for _, shares, names in chosen:
                     shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False))
                 values = whole(*shards)
-                for division, _, names in chosen:
-                    values = _joined(values, division.outputs, self.weights, names)
+                for _, shares, names in chosen:
+                    values = _joined(values, shares[self.count :], self.weights, names)
                 return values
 
             return mesh, local, shardings[self.count :], tuple(shardings[: self.count])
@@ -103,7 +117,7 @@ class Divided:
         fixed: list[str] = []
 
         def factor(tensor: int, dim: int, size: int) -> str:
-            for i, (division, shares) in enumerate(self.divisions):
+            for i, (_, division, shares) in enumerate(self.divisions):
                 least = min(division.sizes)
                 if shares[tensor] != Share("part", dim) or (size != least and (not least or size % least)):
                     continue

@@ -115,3 +115,29 @@ def test_explicit_axes(jax_cpu, random):
         assert str(jax.typeof(tangent)) == "float64[8@data,16]"
     for got, exact in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, exact, **CLOSE)
+
+
+def test_updates_of_shards(jax_cpu, random):
+    """A donated step writes the shards of parameters and states in place; sums of products are summed over devices."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    sharding = jax.sharding.NamedSharding(mesh_of(jax), jax.sharding.PartitionSpec("data"))
+    arrays = [random.normal(size=(8, 3)) ** 2 for _ in range(8)]
+
+    count = jax.numpy.zeros(())
+
+    def step(params, moments, squares, grads):
+        return fo.ops.adamw(params, grads, moments, squares, [], [], [], 0.1, count, None, None, None)[:3]
+
+    def lists(place):
+        return [[place(x) for x in arrays[i : i + 2]] for i in range(0, 8, 2)]
+
+    program = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*lists(lambda x: jax.device_put(x, sharding))).compile()
+    text = program.as_text()
+    assert "all-gather" not in text and "f64[2,3]{1,0} copy(" not in text
+    found = program(*lists(lambda x: jax.device_put(x, sharding)))
+    for got, expected in zip(jax.tree.leaves(found), jax.tree.leaves(step(*lists(jax_cpu.from_numpy))), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+    total, a = np.ones((3, 3)), arrays[0]
+    program = jax.jit(lambda t, a: fo.accumulate_matmul(t, a, a, transpose_a=True))
+    np.testing.assert_allclose(program(total, jax.device_put(a, sharding)), 1 + a.T @ a, **CLOSE)
