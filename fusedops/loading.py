@@ -113,7 +113,7 @@ FRAMEWORKS = {
         "jax",
         ("jax",),
         ("_ffi.so",),
-        "0.6",
+        "0.10",
         serves=lambda built, installed: at_least(installed, built),  # XLA takes handlers with older headers
     ),
 }

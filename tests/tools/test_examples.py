@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.frameworks import installed
 from tests.helpers.running import EXAMPLES, WITHOUT, run, skip_without
 
 pytestmark = pytest.mark.slow  # they train
@@ -26,7 +27,8 @@ def test_without_tensorflow_the_rest_is_shown(tmp_path: Path, example: str) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "missing: TensorFlow" in done.stdout
     assert example == "digits" or re.search("^written by PyTorch:$", done.stdout, re.MULTILINE)
-    assert "not compared" in done.stdout.splitlines()[-1]
+    in_jax = example == "transformer" and installed("jax")
+    assert ("from PyTorch and JAX: yes" if in_jax else "not compared") in done.stdout.splitlines()[-1]
     assert picture.exists()
 
 
