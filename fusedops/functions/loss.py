@@ -206,12 +206,12 @@ def linear_log_prob(
         `linear_cross_entropy`.
 
     Raises:
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): an argument has the wrong shape or
-            dtype.
-        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow): `temperature` is not above 0 or not
-            finite, or `softcap` is negative or not finite; on a CPU also: a label is neither a class nor ignore_index.
-            A GPU cannot raise: there, such a label makes its log-probability, its row of dx and all of dW and dbias
-            NaN.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
+            wrong shape or dtype.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX):
+            `temperature` is not above 0 or not finite, or `softcap` is negative or not finite; on a CPU also: a label
+            is neither a class nor ignore_index. A GPU cannot raise: there, such a label makes its log-probability, its
+            row of dx and all of dW and dbias NaN.
 
     PyTorch:
         Under autocast x, weight and bias are cast to its dtype first, unless they are float64.
