@@ -138,7 +138,8 @@ struct Forward {
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
     // Replaces scores by exponentials relative to the new maximum. The caller multiplies y by `rescale`. max * factor
-    // is rounded once for all terms of a row. `bias` is added to all scores of a row if the kernel has biases.
+    // is rounded once for all terms of a row. `bias` is added to this thread's scores of a row if the kernel has
+    // biases.
     template <int kValues>
     __forceinline__ __device__ void step(float (&scores)[kValues], const float (&bias)[2], float factor,
                                          float (&rescale)[2]) {
@@ -150,8 +151,9 @@ struct Forward {
       float offset[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
+        if constexpr (kBiased) max[r] += bias[r];
         max[r] = over_row(max[r], [](float a, float b) { return fmaxf(a, b); });
-        if constexpr (kBiased) max[r] = fmaxf(before[r], max[r] + bias[r]);
+        if constexpr (kBiased) max[r] = fmaxf(before[r], max[r]);
         offset[r] = max[r] == -INFINITY ? 0 : max[r] * factor;  // no visible key yet
         rescale[r] = exp2_or_zero(before[r] * factor - offset[r]);
         sum[r] *= rescale[r];

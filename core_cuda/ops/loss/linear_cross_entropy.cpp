@@ -9,14 +9,12 @@ namespace fusedops {
 namespace {
 
 constexpr const GradientPlaces &kAt = kKeptGradients, &kBackwardAt = kNeededGradients;
-constexpr auto kReduction = attribute_of<std::string>(kLinearCrossEntropy, "reduction");
-constexpr auto kBackwardReduction = attribute_of<std::string>(kLinearCrossEntropyBackward, "reduction");
 
 Status forward_rule(Rule& rule) {
   Shape logits;
   FUSEDOPS_TRY(linear_logits_rule(rule, kAt, &logits));
   FUSEDOPS_TRY(loss_rule(rule, kLinearCrossEntropy, kAt.x, logits));
-  const bool is_unit = has_unit_gradients(rule.attributes, kReduction, rule.inputs[kAt.x].dtype);
+  const bool is_unit = has_unit_gradients<kLinearCrossEntropy>(rule.attributes, rule.inputs[kAt.x].dtype);
   const auto kept = [&](const GradientPlace& gradient, int input) {
     rule.outputs[gradient.output] = rule.gradient(input, is_unit && rule.attributes[gradient.asked], kAt.x);
   };
@@ -239,13 +237,13 @@ FUSEDOPS_INSTANTIATE(bf16)
 #undef FUSEDOPS_INSTANTIATE
 
 bool has_kept_gradients(const Call& call) {
-  if (!has_unit_gradients(call.attributes, kReduction, call.inputs[kAt.x]->dtype)) return false;
+  if (!has_unit_gradients<kLinearCrossEntropy>(call.attributes, call.inputs[kAt.x]->dtype)) return false;
   return kAt.dx.is_computed(call) || kAt.dweight.is_computed(call) ||
          (call.inputs[kAt.bias] && kAt.dbias.is_computed(call));
 }
 
 bool is_unit_backward(const Call& call) {
-  return has_unit_gradients(call.attributes, kBackwardReduction, call.inputs[kBackwardAt.x]->dtype);
+  return has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kBackwardAt.x]->dtype);
 }
 
 Status scale_gradients(const Call& call) {

@@ -7,10 +7,10 @@
 // three products that a loss with all logits has. Between the chunks dW is in float32: see Matmul::to_halves for bf16.
 // The backward scales the gradients. Without them it computes them in the same way, with the same bits.
 //
-// Two kinds of calls need their upstream gradient before dz is rounded: losses without a reduction, whose rows have
-// different ones, and float16, where the loss scale keeps dz from underflowing. Their gradients are computed in the
-// backward, a block of columns at a time: dW = dz^T x is then complete for these columns, and dx is summed over the
-// blocks in the compute type.
+// Three kinds of calls need more than their own logits before dz is rounded: losses without a reduction, whose rows
+// have different upstream gradients; float16, where the loss scale keeps dz from underflowing; and a part of the
+// classes, which needs the log-sum-exp of all. Their gradients are computed in the backward, a block of columns at a
+// time: dW = dz^T x is then complete for these columns, and dx is summed over the blocks in the compute type.
 #pragma once
 
 #include "core/common/formulas.h"
@@ -157,8 +157,10 @@ inline constexpr GradientPlaces kNeededGradients{
     needed_gradient("dweight", "need_dweight", "unit_dweight"), needed_gradient("dbias", "need_dbias", "unit_dbias")};
 
 // True if a call with these attributes may compute dz before its upstream gradient is known.
-inline bool has_unit_gradients(const Attributes& attributes, AttributeIndex<std::string> reduction, DType dtype) {
-  return attributes[reduction] != "none" && dtype != DType::f16;
+template <const Signature& kOp>
+bool has_unit_gradients(const Attributes& attributes, DType dtype) {
+  const bool has_all_classes = attributes[attribute_of<int64_t>(kOp, "classes")] == 0;
+  return attributes[attribute_of<std::string>(kOp, "reduction")] != "none" && dtype != DType::f16 && has_all_classes;
 }
 
 // True if a call of the forward computes gradients, or a call of the backward has or computes unit gradients.
