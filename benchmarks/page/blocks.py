@@ -259,7 +259,7 @@ def several_gpus(results: Results) -> str:
                 ratio = _ratio(times_of(row, OURS, name)) if time else ""
                 lines.append([row["variant"], name, time_text(time) if time else "error", ratio])
     if not lines:
-        return "Not measured yet."
+        return "The notes have the figures of single runs."
     return f"{_gpu(results)}:\n\n{table(['step', 'implementation', 'time', '× fusedops'], lines)}"
 
 
