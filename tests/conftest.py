@@ -113,10 +113,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_missing(parameter: object) -> bool:
     """True for "cuda", or for a pair of a framework and "cuda", if no framework here has a GPU, and for "jax" or such a
     pair if it is not installed."""
-    if not installed("jax") and parameter in ("jax", *(("jax", device) for device in DEVICES)):
-        return True
-    device = parameter[1] if isinstance(parameter, tuple) and len(parameter) == 2 else parameter
-    return device == "cuda" and isinstance(device, str) and not has_gpu()
+    is_pair = isinstance(parameter, tuple) and len(parameter) == 2 and all(isinstance(x, str) for x in parameter)
+    framework, device = parameter if is_pair else (parameter, parameter)
+    if not isinstance(device, str):  # any other parameter, such as an array
+        return False
+    return (framework == "jax" and not installed("jax")) or (device == "cuda" and not has_gpu())
 
 
 @cache
