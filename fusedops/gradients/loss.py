@@ -34,10 +34,13 @@ def _linear_log_prob_backward(
         log_p = f.log_softmax(logits)
         counts = f.unequal(c.labels, c.ignore_index)
         of_label = f.first(f.sum_last(f.where(f.one_hot(c.labels, logits), log_p)))
+        results = (f.where(counts, of_label), f.log_sum_exp(logits, ()))
+        if not c.need_entropy:
+            return results
         entropy = -f.first(f.sum_last(f.multiply(f.probabilities(logits, ()), log_p)))
-        return f.where(counts, of_label), f.log_sum_exp(logits, ()), f.where(counts, entropy)
+        return (*results, f.where(counts, entropy))
 
-    dy = ("dlog_prob", "dlse", "dentropy")
+    dy = ("dlog_prob", "dlse", *(("dentropy",) if c.need_entropy else ()))
     return second_derivative(f, c, plain, dy=dy, x=gdx, weight=gdweight, bias=gdbias)
 
 

@@ -72,7 +72,9 @@ def sentence(error: Exception) -> str:
 
 
 def is_batched(table: dict[str, Any], spec: Specification, sample: Sample) -> bool:
-    """True if the map is a single call, by the operator's axes."""
+    """True if the map over all inputs but the shared ones is a single call: by the operator's axes, and of one rank."""
     operator = table[spec.operator]
     attributes = {a.name: sample.options.get(a.name, a.default) for a in operator.attributes}
-    return axes.is_batched(operator, attributes, [sample.inputs.get(x.name) for x in operator.inputs])
+    ranks = {np.ndim(sample.inputs[name]) for name in sample.tensors if name not in spec.shared}
+    given = [sample.inputs.get(x.name) for x in operator.inputs]
+    return len(ranks) == 1 and axes.is_batched(operator, attributes, given)

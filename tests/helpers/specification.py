@@ -92,6 +92,7 @@ class Specification:
     parameters: tuple[str, ...] = ()  # inputs that may be float32 if x is 16-bit
     not_differentiable: tuple[str, ...] = ()  # floating inputs without a gradient
     least_rank = 0  # from 1 on, the last dimension holds columns, and the operator is one over rows
+    fixed_options: Mapping[str, Any] = {}  # attributes of the operator that the function sets
     row_options: Mapping[str, Any] = {}  # options with which every output has rows
     bad: tuple[Bad, ...] = ()
     value_suites_only = False  # only the suites of its values apply

@@ -247,7 +247,7 @@ for p, *_ in ATTENTIONS:
 
 def relevant():
     """The products that are calls of operators."""
-    return [p for p, *_ in PRODUCTS if p.result != SPLIT_PART and p.m]
+    return [p for p, *_ in PRODUCTS if p.result in (WHOLE, SUMS) and p.m]
 
 
 def logged(code, device):

@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from tests.specifications.linear_log_prob import LinearLogProb
 
@@ -8,6 +10,7 @@ class LinearLogProbEntropy(LinearLogProb):
     operator = "linear_log_prob"
     function = "linear_log_prob"
     code = "(lambda *inputs, **options: fo.linear_log_prob(*inputs, **options, entropy=True))"
+    fixed_options: Mapping[str, Any] = {"need_entropy": True}
     outputs = ("log_prob", "lse", "entropy")
     compute_dtype_outputs = ("log_prob", "lse", "entropy")
 

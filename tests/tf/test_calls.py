@@ -202,7 +202,7 @@ def types_of_nodes(graph):
 
 @pytest.mark.parametrize("spec", MAPPED_AT_ONCE, ids=str)
 def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
-    """One call for equal leading dimensions, otherwise a loop; neither prints a warning."""
+    """One call if the operator is batched and its inputs have one rank, otherwise a loop; neither prints a warning."""
     from fusedops.tf.library import TABLE
 
     tf = tf_backend.tf

@@ -137,8 +137,7 @@ def test_one_call(torch_backend, spec, random):
         names = tuple(name for name in sample.tensors if name not in spec.shared)
         function = function_of(torch_backend, spec, sample, inputs, names)
         calls = calls_of(torch, torch.vmap(function), [inputs[name] for name in names])
-        has_one_rank = len({sample.inputs[name].ndim for name in names}) == 1
-        assert len(calls) == (1 if has_one_rank and is_batched(TABLE, spec, sample) else 4), calls
+        assert len(calls) == (1 if is_batched(TABLE, spec, sample) else 4), calls
 
 
 @pytest.mark.parametrize(("scaling", "count"), [("row", 1), ("block", 1), ("tensor", 4)])

@@ -91,7 +91,7 @@ def test_nested_tensors(case, torch_backend, spec, layout, kind, compiled):
     nested = torch.nested.nested_tensor([x, x[:2]], layout=getattr(torch, layout))
     if compiled:
         function = torch_backend.traced(function)
-    name = spec.name if compiled else spec.function
+    name = spec.operator if compiled else spec.function
     sentence = rf"fusedops\.{name}: {names[place]} must be a dense tensor; got {kind}"
     with pytest.raises((TypeError, RuntimeError), match=sentence):
         function(*with_one(inputs, place, nested))

@@ -45,10 +45,10 @@ def registered_call(torch, spec, sample, inputs, names):
     from fusedops.torch.library import TABLE
 
     declaration = TABLE[spec.operator]
-    public = [i for i, output in enumerate(declaration.outputs) if not output.saved]
+    public = [i for i, output in enumerate(declaration.outputs) if not output.saved][: len(spec.outputs)]
 
     def function(*tensors):
-        given = {**inputs, **sample.options, **dict(zip(names, tensors, strict=True))}
+        given = {**inputs, **spec.fixed_options, **sample.options, **dict(zip(names, tensors, strict=True))}
         for declared in declaration.inputs:
             if declared.kind == "scalar" and not isinstance(given[declared.name], torch.Tensor):
                 given[f"{declared.name}_value"] = given.pop(declared.name)

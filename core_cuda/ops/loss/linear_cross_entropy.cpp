@@ -246,11 +246,12 @@ bool is_unit_backward(const Call& call) {
   return has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kBackwardAt.x]->dtype);
 }
 
-Status scale_gradients(const Call& call) {
+Status scale_gradients(const Call& call, bool scale_computed) {
   for (const GradientPlace& gradient : {kBackwardAt.dx, kBackwardAt.dweight, kBackwardAt.dbias}) {
     const View& to = call.outputs[gradient.output];
     if (!call.attributes[gradient.asked] || to.numel() == 0) continue;
     const View* const given = gradient.given(call);
+    if (!given && !scale_computed) continue;
     SubCall<kScale> scale(call);
     scale.input<"x">() = given ? given : &to;
     scale.input<"factor">() = call.inputs[input_of(kLinearCrossEntropyBackward, "dloss")];

@@ -163,12 +163,13 @@ bool has_unit_gradients(const Attributes& attributes, DType dtype) {
   return attributes[attribute_of<std::string>(kOp, "reduction")] != "none" && dtype != DType::f16 && has_all_classes;
 }
 
-// True if a call of the forward computes gradients, or a call of the backward has or computes unit gradients.
+// True if a call of the forward computes gradients, or if a call of the backward computes those that it is not given
+// for an upstream gradient of 1.
 bool has_kept_gradients(const Call& call);
 bool is_unit_backward(const Call& call);
 
-// Multiplies the unit gradients, given or computed, by the upstream gradient.
-Status scale_gradients(const Call& call);
+// Multiplies the given unit gradients by the upstream gradient, and the computed ones if scale_computed.
+Status scale_gradients(const Call& call, bool scale_computed);
 
 // Checks x, weight and bias, and infers the shape of the logits.
 Status linear_logits_rule(Rule& rule, const LinearArguments& at, Shape* logits);

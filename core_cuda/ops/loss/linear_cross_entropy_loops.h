@@ -135,8 +135,9 @@ Status linear_cross_entropy_gradient(const Call& call) {
   const LossGradient<A> gradient(call, kAt, linear.rows, linear.columns);
   if (!is_unit) {
     FUSEDOPS_TRY(Device::check_labels(gradient, call));
-    return gradients_by_columns<T, Device>(LossProducts(call, kNeededGradients, division, call.workspace), gradient,
-                                           call.context);
+    const LossProducts products(call, kNeededGradients, division, call.workspace);
+    if (products.any()) FUSEDOPS_TRY((gradients_by_columns<T, Device>(products, gradient, call.context)));
+    return scale_gradients(call, /*scale_computed=*/false);
   }
   const LossMemory<A> memory(linear, call.workspace);
   const LossProducts products(call, kNeededGradients, division, memory.memory.rest());
@@ -146,7 +147,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
     FUSEDOPS_TRY((unit_gradients<T, Device>(products, gradient, unit, memory, call.context,
                                             [](int64_t, int64_t) { return Status(); })));
   }
-  return scale_gradients(call);
+  return scale_gradients(call, /*scale_computed=*/true);
 }
 
 }  // namespace fusedops

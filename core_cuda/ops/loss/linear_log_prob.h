@@ -8,7 +8,7 @@ namespace fusedops {
 
 inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive};
 
-// The entropy is 0 where need_entropy is false. `statistics` are the numbers of lse in losses.h.
+// The entropy is 0, without a gradient, if need_entropy is false. `statistics` are the numbers of lse in losses.h.
 inline constexpr Signature kLinearLogProb{
     .name = "linear_log_prob",
     .inputs = {{.name = "x", .layout = Layout::rows_apart},
@@ -47,6 +47,7 @@ inline constexpr Signature kLinearLogProbBackward{
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"ignore_index", Type::i64, "-100"},
                    {"transpose_weight", Type::boolean, "true"},
+                   {"need_entropy", Type::boolean, "false"},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},

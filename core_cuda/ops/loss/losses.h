@@ -255,7 +255,7 @@ struct LossGradient : LossRows<A> {
                      call.input<A>(at.count)) {
     dlog_prob = call.input<A>(at.dlog_prob);
     dlse = call.input<A>(at.dlse);
-    dentropy = call.input<A>(at.dentropy);
+    dentropy = this->has_entropy ? call.input<A>(at.dentropy) : nullptr;
     entropy = call.input<A>(at.entropy);
   }
   LossGradient(const Call& call, const LossArguments& at, int64_t rows, int64_t columns, const A* dloss,
