@@ -14,9 +14,12 @@ FILE = Path(functions.__file__).with_name("operators.pyi")
 
 
 def write() -> None:
-    """Writes the file if it is older than the library: reading the table imports a framework."""
+    """Writes the file if it is older than the library or this module: reading the table imports a framework."""
     built = _built()
-    if built and not (FILE.exists() and FILE.stat().st_mtime >= (built.folder / built.files[0]).stat().st_mtime):
+    if not built:
+        return
+    newest = max(source.stat().st_mtime for source in (built.folder / built.files[0], Path(__file__)))
+    if not (FILE.exists() and FILE.stat().st_mtime >= newest):
         FILE.write_text(text())
 
 

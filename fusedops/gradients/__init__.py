@@ -1,4 +1,4 @@
-"""Second derivatives: the gradients of backward operators, written once for both frameworks.
+"""Second derivatives: the gradients of backward operators, written once for all frameworks.
 
 The table declares first derivatives, which fusedops/derivatives.py turns into formulas of the same kind.
 
@@ -10,7 +10,7 @@ A missing name means zero. Saved outputs get no gradient: a formula treats them 
 `c.wanted(input)`. An absent input is None. An upstream gradient is None if nothing flows back, or if the call did not
 need the output.
 
-`f` has every operator (`f.axpby(a, x, b)`, differentiable as well) and a few tensor functions of both frameworks:
+`f` has every operator (`f.axpby(a, x, b)`, differentiable as well) and a few tensor functions of all frameworks:
 
     multiply, absolute, erf, rsqrt, sigmoid, tanh   elementwise
     sum                                   over all elements
@@ -27,9 +27,7 @@ need the output.
     transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
     repeat_heads(x, like)                 repeats each head of x, for the heads of like [..., H, T, S]
     columns                               the column indices [S] of [..., T, S]
-    diagonal(scores, first)                the diagonal's column in each row [..., T, 1]: `first` [...] in the first
-    row;
-                                          if it is None, the last column in the last row
+    diagonal(scores, first)               the diagonal's columns [..., T, 1]: rows plus `first` [...], or S - T for None
     packed(scores, offsets_q, offsets_k)  the sequence of each row [T, 1] and column [S], and `diagonal` per sequence
     beside_sinks(scores, masks, sinks)    the scores with the sinks [H] as one more column, and a mask of them
     but_last                              all columns but the last

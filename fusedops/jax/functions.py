@@ -5,12 +5,23 @@ The build writes their types, for editors and type checkers, into functions.pyi.
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+
+from fusedops import checks
 from fusedops.functions import define
 from fusedops.jax import derivatives, expressions
 from fusedops.jax.operators import OPERATORS as ops
 from fusedops.jax.randomness import seed_of
-from fusedops.jax.recording import may_need_gradient
-from fusedops.jax.tensors import Tensor, TensorLike, Variable
+from fusedops.jax.recording import may_keep_gradient, may_need_gradient
+from fusedops.jax.tensors import Tensor, TensorLike, Variable, is_array
+
+
+def integers_of(function: str, name: str, value: Tensor | int | None, q: Tensor) -> Tensor | None:
+    """A tensor or None unchanged; an integer as a tensor of q's leading dimensions."""
+    integer = checks.one_for_all(function, name, value)
+    if integer is None or not is_array(q):  # the operator refuses other types
+        return value
+    return jnp.full(jnp.shape(q)[:-3], integer, jnp.int64)
 
 
 def ring_of_context(function: str, **unsupported: object) -> None:

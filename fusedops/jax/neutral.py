@@ -25,9 +25,15 @@ def _columns(x: Array) -> Array:
     return jnp.arange(x.shape[-1], dtype=jnp.int32)
 
 
-def _diagonal(x: Array) -> Array:
-    rows = jnp.arange(x.shape[-2], dtype=jnp.int32)
-    return (rows + (x.shape[-1] - x.shape[-2]))[:, None]
+def _diagonal(x: Array, first: Array | None) -> Array:
+    rows = jnp.arange(x.shape[-2], dtype=jnp.int32)[:, None]
+    return rows + (x.shape[-1] - x.shape[-2] if first is None else first[..., None, None, None])
+
+
+def _beside_sinks(scores: Array, masks: Sequence[Array], sinks: Array) -> tuple[Array, list[Array]]:
+    column = jnp.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1))
+    visible = jnp.broadcast_to(functools.reduce(jnp.logical_and, masks, jnp.array(True)), scores.shape)
+    return jnp.concatenate([scores, column], -1), [jnp.concatenate([visible, jnp.ones_like(column, bool)], -1)]
 
 
 def _packed(x: Array, offsets_q: Array, offsets_k: Array) -> tuple[Array, Array, Array]:
@@ -60,7 +66,10 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[Array], upstream: Any) -
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "absolute": jnp.abs,
     "diagonal": _diagonal,
+    "beside_sinks": _beside_sinks,
+    "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.astype(like.dtype),
     "columns": _columns,
     "compute": _compute,

@@ -115,13 +115,13 @@ def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
     def evaluate(*tensors: Any, counts: Any, texts: Any) -> list[Any]:
         call = Call(operator.name, counts, texts)
         outputs = infer(call, tuple(map(shaped, tensors)), library.has_int64())
-        specs: Sequence[Any] = [()] * len(outputs)
+        results = [*outputs, *(shaped(tensors[place]) for place in call.mutated)]
+        specs: Sequence[Any] = [()] * len(results)
         if sharding.is_typed(tensors):
             divided = _divided(call, tensors, [shape for _, shape in outputs])
             chosen = divided.choose(tensors[0].sharding.mesh, [x.sharding.spec for x in tensors])
-            specs = divided.specs(chosen)[divided.count :][: len(outputs)]
-        made = [internals.abstract_beside(tensors[0], *x, spec) for x, spec in zip(outputs, specs, strict=True)]
-        return [*made, *(tensors[place] for place in call.mutated)]
+            specs = divided.specs(chosen)[divided.count :]
+        return [internals.abstract_beside(tensors[0], *x, spec) for x, spec in zip(results, specs, strict=True)]
 
     return evaluate
 

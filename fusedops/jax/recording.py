@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from jax.extend import backend
+
 from fusedops.jax import internals
 
 
@@ -13,3 +15,11 @@ def may_need_gradient(*tensors: Any) -> bool:
     A transform around `jax.jit` is not seen within: the backward then recomputes unsaved tensors.
     """
     return any(map(internals.is_differentiated, tensors))
+
+
+def may_keep_gradient(x: Any) -> bool:
+    """True if a transform around this call differentiates x, in a process of one device.
+
+    A shard has no gradient before its device has the sums of the others, and tracing does not see what is sharded.
+    """
+    return may_need_gradient(x) and all(client.device_count() == 1 for client in backend.backends().values())

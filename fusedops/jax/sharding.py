@@ -92,6 +92,7 @@ class Divided:
             chosen = self.choose(mesh, [x.sharding.spec for x in (*arguments, *results)])
             shardings = [NamedSharding(mesh, spec) for spec in self.specs(chosen)]
 
+            @_without_mesh
             def local(*shards: Any) -> Any:
                 for _, shares, names in chosen:
                     shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False))
@@ -137,6 +138,20 @@ class Divided:
 def is_typed(tensors: Sequence[Any]) -> bool:
     """True if the types of abstract values have shardings, as on a mesh of explicit axes."""
     return any(entry is not None for x in tensors for entry in x.sharding.spec)
+
+
+def _without_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, traced outside of any mesh.
+
+    The mesh that a user sets may be that of the compiler's callback. With explicit axes the types of a shard would have
+    shardings, and so would the scalars within a sum over devices, which XLA then refuses.
+    """
+
+    def traced(*tensors: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+            return function(*tensors)
+
+    return traced
 
 
 def _term(x: Any, names: Names) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pickle
 
 import pytest
 
 from fusedops import functions
-from fusedops.functions import OF_TENSORS, refusal
+from fusedops.functions import OF_TENSORS, common, refusal
 from tests.specifications import SIGNATURES
 
+_UNDEFINED = "NotImplementedError"
 OTHERS = {"convert", "explain", "library_path", "load", "revert"}  # functions that are not operators
 
 
@@ -41,6 +43,14 @@ def test_help_describes_arguments_result_and_errors(package, name):
     described = text.split("\n\nArgs:\n")[1].split("\n\n")[0]
     for parameter in inspect.signature(function).parameters:
         assert f"    {parameter}: " in described or parameter == "name"
+
+
+def test_a_framework_has_its_own_for_each_name_of_common(package):
+    """A function of common.py without a body is another function in the framework."""
+    names = {x for x, f in vars(common).items() if inspect.isfunction(f) and f.__code__.co_names[:1] == (_UNDEFINED,)}
+    assert "seed_of" in names
+    module = vars(importlib.import_module(f"{package.__name__}.functions"))
+    assert {x for x in names if module[x] is getattr(common, x)} == set()
 
 
 def test_functions_pickle_by_name(package):

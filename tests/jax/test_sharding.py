@@ -113,6 +113,10 @@ def test_explicit_axes(jax_cpu, random):
         assert "all-gather" not in jax.jit(gradients).lower(x, weight).compile().as_text()
         tangent = jax.jit(lambda x: jax.jvp(lambda x: fo.rms_norm(x, weight), (x,), (x,))[1])(x)
         assert str(jax.typeof(tangent)) == "float64[8@data,16]"
+        total = jax.device_put(np.ones((16, 16)), jax.sharding.PartitionSpec())
+        total = jax.jit(lambda t, x: fo.accumulate_matmul(t, x, x, transpose_a=True))(total, x)
+        assert str(jax.typeof(total)) == "float64[16,16]"
+    np.testing.assert_allclose(total, 1 + given[0].T @ given[0], **CLOSE)
     for got, exact in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, exact, **CLOSE)
 

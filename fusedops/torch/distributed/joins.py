@@ -75,7 +75,7 @@ def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, *_: Tenso
         own = part.class_weight[part.first_class : part.first_class + part.size]
         share = own.to(loss.dtype).sum() / max(part.classes, 1)
     weight = (1 - part.label_smoothing) * has_label + part.label_smoothing * share
-    maximum, log_sum, _ = lse.unbind(-1)
+    maximum, log_sum = lse.unbind(-1)[:2]
     infinite = torch.where(weight > 0, torch.inf, 0.0)  # the term where all of the part's logits are -inf
     return torch.stack([torch.where(maximum + log_sum == -torch.inf, infinite, loss), maximum, log_sum, weight], -1)
 
