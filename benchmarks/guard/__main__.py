@@ -24,7 +24,7 @@ def main() -> int:
         prog="python -m benchmarks.guard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--update", action="store_true", help="write the ratios instead of comparing them")
-    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), help="by default all installed frameworks")
+    parser.add_argument("--framework", choices=tuple(ratio.OF_CALLS), help="by default all installed frameworks")
     parser.add_argument(
         "--ratios", type=Path, default=judging.RATIOS, metavar="FILE", help="by default the committed ones"
     )
@@ -33,7 +33,7 @@ def main() -> int:
     if not options.update and not options.ratios.is_file():
         parser.error(f"there is no {options.ratios}")
     codes = []
-    for name in (options.framework,) if options.framework else FRAMEWORKS:
+    for name in (options.framework,) if options.framework else ratio.OF_CALLS:
         problem = fault(FRAMEWORKS[name])
         if problem:
             print(problem, flush=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.operators.normalization import plain_rms_norm, torch_rms_norm
-from benchmarks.operators.record import Function, Input, Layout, Operator, Shape
+from benchmarks.operators.record import Function, Input, Layout, Operator, Shape, of_a_row
 
 HEAD = 128  # features
 
@@ -72,10 +72,6 @@ def _normed(norm: Callable[[Any], Function], rope: Callable[[Any], Function]) ->
     return made
 
 
-def _of_features(case: Any) -> Layout:
-    return Layout((case.shape[3],), 0)
-
-
 ANGLES = (
     Input("cos", _of_positions, gradient=False, values=_turned(np.cos)),
     Input("sin", _of_positions, gradient=False, values=_turned(np.sin)),
@@ -101,7 +97,7 @@ OPERATORS = (
     ),
     Operator(
         "rms_norm_rope",
-        inputs=(Input("x", _positions_as_rows), Input("weight", _of_features, parameter=True), *ANGLES),
+        inputs=(Input("x", _positions_as_rows), Input("weight", of_a_row, parameter=True), *ANGLES),
         moves=(2, 3),
         operations=(7, 12),
         formula=_normed(plain_rms_norm, _rope),

@@ -14,11 +14,12 @@ import pytest
 
 from tests.specifications import BUILT_IN, is_of_an_expression
 
-# Numbers without bounds: factors of an elementwise formula, and a label.
+# Numbers without bounds: factors of an elementwise formula, a label, and a dimension.
 UNBOUNDED = {
     ("polynomial_activation", "coefficients"),
     ("cross_entropy", "ignore_index"),
     ("log_prob", "ignore_index"),
+    ("rope", "seq_dim"),  # counted from either end: its range follows from x
 }
 
 
@@ -115,7 +116,7 @@ def test_every_number_has_bounds_or_needs_none(any_backend):
         for attribute in operator.attributes
         if attribute.type in ("float", "int", "floats") and not attribute.bounds
     }
-    assert without == {*UNBOUNDED, ("rope", "seq_dim")}  # counted from either end: its range follows from x
+    assert without == UNBOUNDED
 
 
 NUMBERS = (
@@ -126,7 +127,7 @@ CASES = [
     pytest.param(spec, name, id=f"{spec.name}-{name}")
     for spec in BUILT_IN
     for name in re.findall(r"\w+", spec.signature)
-    if name in NUMBERS and not (spec.name.endswith("rope") and name == "seq_dim")  # samples have positions at -2 alone
+    if name in NUMBERS and (spec.name, name) not in UNBOUNDED
 ]
 
 
@@ -151,13 +152,13 @@ def test_every_bounded_option_is_a_case(any_backend):
 def test_options_of_functions(any_backend, operator, option, random):
     """Refused out of bounds, eager and traced, and computed at a bound. A window counts from 1, since None means no
     window."""
+    sample = operator.sample((2, 4), random)
     attribute = attribute_of(any_backend, operator, option)
     values, good = outside(attribute), inside(attribute)
     if option == "window":
         values, good = [0, -1], [1]
     if option == "seq_dim":
-        good = [-3]  # the layout of the sample
-    sample = operator.sample((2, 4), random)
+        good = [sample.options.get(option, -3)]  # the layout of the sample
     inputs = any_backend.tensors(sample, "float32")
     given = {name: x for name, x in inputs.items() if name != option}
     tensors = {name: x for name, x in given.items() if any_backend.is_tensor(x)}

@@ -3,7 +3,8 @@
 // Up to 32 lanes of a warp share a row. A slot of a row is two packs: a pack of pairs' first features and that of their
 // second ones or, behind the pairs, two packs that are not rotated. Each lane holds its first slot in registers; rows
 // of more slots than lanes read the other slots twice. The order of all sums depends on shape and dtype alone, and not
-// on the alignment.
+// on the alignment. Each slot is summed by itself: squares of 16-bit values that are added to a large sum one by one
+// are rounded to the same side.
 #include "core/cuda/divisor.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/reduce.cuh"
@@ -141,18 +142,19 @@ __global__ void __launch_bounds__(kBlockThreads)
   const T* const x = me.at(call.norm.x, call.norm.x_rows);
   Values held;
   me.read(x, me.lane(), held);
-  A squares = 0;
-  const auto add = [&](const Values& values) {
+  const auto squares_of = [](const Values& values) {
+    A sum = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) squares = fused(values[half][i], values[half][i], squares);
+      for (int i = 0; i < kWidth; ++i) sum = fused(values[half][i], values[half][i], sum);
+    return sum;
   };
-  add(held);
+  A squares = squares_of(held);
   me.each_further_slot([&](int64_t slot) {
     Values values;
     me.read(x, slot, values);
-    add(values);
+    squares += squares_of(values);
   });
   const A rstd = rsqrt(me.row_sum(squares) / static_cast<A>(call.norm.x_rows.size) + call.norm.eps);
   if (!me.exists()) return;
@@ -206,21 +208,22 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) xhat[half][i] = product(xhat[half][i], rstd);
     };
-    A sum = 0;
-    const auto add = [&](const Values& dz, const Values& xhat, const Values& factor) {
+    const auto terms_of = [](const Values& dz, const Values& xhat, const Values& factor) {
+      A sum = 0;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) sum = fused(product(dz[half][i], factor[half][i]), xhat[half][i], sum);
+      return sum;
     };
     Values dz, xhat;
     read(me.lane(), dz, xhat);
-    add(dz, xhat, factor);
+    A sum = terms_of(dz, xhat, factor);
     me.each_further_slot([&](int64_t slot) {
       Values dz, xhat, factor;
       read(slot, dz, xhat);
       me.read_factor(slot, factor);
-      add(dz, xhat, factor);
+      sum += terms_of(dz, xhat, factor);
     });
     const A mean = me.row_sum(sum) / static_cast<A>(size);
     // Adds the terms of dweight, and replaces dz by dx.
