@@ -29,6 +29,9 @@ def judge(framework: str, path: Path) -> None:
     known = _read(path).get(framework, {})
     judged = here in known
     committed = known[here] if judged else next(iter(known.values()), {})
+    for name in rows:
+        if name not in committed:
+            print(f"not judged: {name} has no ratio: {UPDATE}")
     problems = problems_of(rows, committed, RETRIES if judged else 0)
     if not judged:
         others = "; ".join(known) or "nothing"
@@ -49,9 +52,8 @@ def update(framework: str, path: Path) -> None:
 def problems_of(
     rows: Mapping[str, Callable[[], float]], committed: Mapping[str, float], retries: int = RETRIES
 ) -> list[str]:
-    """Measures and prints each ratio. Returns sentences on problems."""
+    """Measures and prints each committed ratio. Returns sentences on problems."""
     problems = [f"{name} has a ratio and is not measured: {UPDATE}" for name in committed if name not in rows]
-    problems += [f"{name} has no ratio: {UPDATE}" for name in rows if name not in committed]
     lost = {name: float("inf") for name in rows if name in committed}
     for turn in range(1 + retries):
         if turn and lost:

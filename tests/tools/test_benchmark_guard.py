@@ -55,12 +55,10 @@ def test_an_entry_that_is_always_slower_is_a_problem():
     assert problem == "slower: a: 1.40 times the committed ratio; at most 1.25 is allowed"
 
 
-def test_entries_and_ratios_without_each_other_are_problems():
+def test_a_ratio_without_its_entry_is_a_problem():
+    """A new entry has no ratio until each machine was updated: it is not measured."""
     problems = judging.problems_of({"a": measure(0.5), "new": measure()}, {"a": 0.5, "old": 0.5})
-    assert problems == [
-        f"old has a ratio and is not measured: {judging.UPDATE}",
-        f"new has no ratio: {judging.UPDATE}",
-    ]
+    assert problems == [f"old has a ratio and is not measured: {judging.UPDATE}"]
 
 
 @pytest.mark.parametrize("of", ratio.OF_CALLS)
@@ -68,7 +66,7 @@ def test_the_committed_ratios_belong_to_the_entries(of):
     names = [ratio.name_of(case, against) for case, against in ratio.pairs(of)]
     assert len(set(names)) == len(names)
     for ratios in COMMITTED[of].values():
-        assert list(ratios) == names
+        assert list(ratios) == [name for name in names if name in ratios]
         assert all(0 < value < 10 for value in ratios.values())
 
 
@@ -120,16 +118,16 @@ def test_without_frameworks_nothing_is_a_failure(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_the_command_fails(tmp_path, framework):
-    """One entry has a ratio, which every result satisfies; the others have none."""
+    """One entry has a ratio, which every result exceeds; the others have none."""
     name = "relu forward / eager"
     path = tmp_path / "ratios.json"
     here, _ = judging._rows(framework)
-    path.write_text(json.dumps({framework: {here: {name: 1e9}}}))
+    path.write_text(json.dumps({framework: {here: {name: 1e-9}}}))
     command = [sys.executable, "-m", "benchmarks.guard", "--framework", framework, "--ratios", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stderr
-    assert f"\n{name} " in done.stdout and "\nslower" not in done.stdout
-    assert f"\nrms_norm forward / eager has no ratio: {judging.UPDATE}\n" in done.stdout
+    assert f"\n{name} " in done.stdout and f"\nslower: {name}" in done.stdout
+    assert f"\nnot judged: rms_norm forward / eager has no ratio: {judging.UPDATE}\n" in done.stdout
 
 
 def test_a_slower_kernel_is_detected(framework, monkeypatch):
