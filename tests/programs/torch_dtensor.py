@@ -500,7 +500,8 @@ def check_messages(model: Any, tokens: torch.Tensor) -> None:
 
 def transformers() -> None:
     """Converted models keep their fused operators. Under transformers' own plan, layers have another forward and are
-    called: the products of a gated MLP and the head. So are the norms of sequence parallelism, for their hooks."""
+    called: the products of a gated MLP, the norms of queries and keys, and the head. So are the norms of sequence
+    parallelism, for their hooks."""
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
     parallel_ways = {
         "llama": (in_parts, by_columns, by_positions),
@@ -514,11 +515,15 @@ def transformers() -> None:
         model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
         model.train(name == "llama")  # others have dropout
         usual, expected = called(converted(copy.deepcopy(model)), tokens)
-        in_two_steps = {"gated_linear": "gated_act", "linear_cross_entropy": "cross_entropy"}
+        called_layers = {
+            "gated_linear": {"gated_act"},
+            "linear_cross_entropy": {"cross_entropy"},
+            "rms_norm_rope": {"rms_norm", "rope"},
+        }
         for way in those:
             names_of_way = set(usual)
             if way is in_parts:
-                names_of_way = {in_two_steps.get(operator, operator) for operator in usual}
+                names_of_way = set().union(*(called_layers.get(operator, {operator}) for operator in usual))
             if way is by_positions:
                 names_of_way -= {"add_rms_norm"}
             for is_converted_first in (False, True):
