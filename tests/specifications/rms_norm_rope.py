@@ -32,6 +32,7 @@ class RmsNormRope(Specification):
             yield call((3, 2, 7), (3, 2), random, f"{name}-some", **options)
             yield call((3, 2, 150), (3, 33), random, f"{name}-slots", **options)
             yield call((2, 2, 3, 16), (2, 3, 8), random, f"{name}-behind-batch", seq_dim=-2, **options)
+            yield call((2, 2, 3, 2, 16), (2, 3, 8), random, f"{name}-batch-of-many", **options)
         yield call((1, 2, 1, 2112), (2, 1056), random, "long")
         yield call((5, 100, 2, 16), (100, 8), random, "many-rows")  # several row chunks
         yield call((0, 3, 8), (0, 4), random, "no-rows")
