@@ -8,6 +8,18 @@ from tests.helpers.specification import Sample, Specification, any_order, bad_ca
 from tests.specifications.cross_entropy import IGNORED, Rows, class_weights, without_empty_mean
 from tests.specifications.linear import argument, size_of_argument, through_product
 
+# A call of a loss over the logits of a linear head, and changes of it that are errors.
+HEAD = {"x": "float32[2, 3]", "weight": "float32[4, 3]", "labels": "int64[2]"}
+BAD_HEAD = {
+    "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
+    "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
+    "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
+    "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
+    "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
+    "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
+    "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
+}
+
 
 class LinearCrossEntropy(Specification):
     name = "linear_cross_entropy"
@@ -133,18 +145,12 @@ class LinearCrossEntropy(Specification):
 
     bad = bad_calls(
         "linear_cross_entropy",
-        {"x": "float32[2, 3]", "weight": "float32[4, 3]", "labels": "int64[2]"},
+        HEAD,
         {
-            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
-            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
-            "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
-            "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
-            "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
-            "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
+            **BAD_HEAD,
             "labels must have shape [2, 5], that of the rows of x; got [2, 3]: "
             "give x with the features last, as [2, 3, 5]": {"x": "float32[2, 5, 3]", "labels": "int64[2, 3]"},
             "label_smoothing must be in [0, 1]; got -0.5": {"label_smoothing": -0.5},
-            "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
             "z_loss must be a finite number, at least 0; got inf": {"z_loss": float("inf")},
             "class_weight must be float32; got float16": {"class_weight": "float16[4]"},
             "class_weight must have shape [4], one number for each class; got [3]": {"class_weight": "float32[3]"},

@@ -5,7 +5,7 @@ import numpy as np
 from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
 from tests.specifications.cross_entropy import IGNORED, Rows
 from tests.specifications.linear import argument, size_of_argument, through_product
-from tests.specifications.linear_cross_entropy import call, capped
+from tests.specifications.linear_cross_entropy import BAD_HEAD, HEAD, call, capped
 
 
 class LinearLogProb(Specification):
@@ -120,17 +120,11 @@ class LinearLogProb(Specification):
 
     bad = bad_calls(
         "linear_log_prob",
-        {"x": "float32[2, 3]", "weight": "float32[4, 3]", "labels": "int64[2]"},
+        HEAD,
         {
-            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
-            "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
-            "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
-            "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
-            "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
-            "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
+            **BAD_HEAD,
             "temperature must be a finite number above 0; got 0": {"temperature": 0.0},
             "temperature must be a finite number above 0; got -1": {"temperature": -1.0},
-            "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
         },
     )
 

@@ -11,7 +11,7 @@ namespace fusedops::cuda {
 
 using DroppedProbabilities = Dropout::Function<float>;
 
-// Of a call without a seed, whose words are never drawn, only the scale of 1 is read.
+// A call without a seed draws no words: only the scale, which is 1, is read.
 __device__ inline DroppedProbabilities prepared(const Dropout& dropout) {
   return dropout.seed ? dropout.prepared<float>() : DroppedProbabilities{{}, 0, 1};
 }

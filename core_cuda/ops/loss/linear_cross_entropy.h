@@ -1,7 +1,7 @@
 // linear_cross_entropy: the cross entropy of the logits softcap(x W^T + bias), computed a block of logits at a time, so
 // that the full logits are never materialized. softcap(z) = c tanh(z / c), or z without a cap.
 //
-// The forward computes three sums over each row of logits (losses.h), and, if asked, the gradients for an upstream
+// The forward computes statistics of each row of logits (losses.h), and, if asked, the gradients for an upstream
 // gradient of 1. It takes a chunk of rows at a time: the logits of the chunk, the sums and losses of its rows, dz,
 // which is the gradient of the logits' sums in x's dtype, then dx = dz W of these rows, and dW += dz^T x. These are the
 // three products that a loss with all logits has. Between the chunks dW is in float32: see Matmul::to_halves for bf16.

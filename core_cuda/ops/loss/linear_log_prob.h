@@ -74,7 +74,7 @@ struct LogProbs : LossRows<A> {
         entropy(call.output<A>(output_of(kLinearLogProb, "entropy"))),
         statistics(call.output<Lse<A>>(output_of(kLinearLogProb, "statistics"))) {}
 
-  // Of a label that is no class, log_prob is NaN.
+  // log_prob is NaN if the label is no class.
   FUSEDOPS_HD void finish(int64_t row, const RowStats<A>& sums, const A* label_logits) const {
     const int64_t label = this->labels[row];
     const bool counts = !this->is_ignored(label);
