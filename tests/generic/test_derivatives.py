@@ -88,7 +88,9 @@ def test_every_operator_has_one_derivative(table):
     """Each operator has one derivative, in the table or, for operators that a derivative calls, as a formula."""
     declared = {name for name, operator in table.items() if operator.derivative}
     assert not declared & GRADIENTS.keys()
-    assert declared | GRADIENTS.keys() == {name for name, operator in table.items() if operator.differentiable}
+    formulas = GRADIENTS.keys() & table.keys()
+    assert declared | formulas == {name for name, operator in table.items() if operator.differentiable}
+    assert all(map(is_of_an_expression, GRADIENTS.keys() - formulas))  # added by tests of another framework
     operators = {spec.operator for spec in SPECIFICATIONS}
     assert operators <= declared
     assert all(map(is_of_an_expression, declared - operators))

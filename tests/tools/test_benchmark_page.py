@@ -23,6 +23,7 @@ pytest.importorskip("matplotlib")
 from PIL import Image
 from rich.console import Console
 
+from benchmarks import distributed
 from benchmarks.cases import all_cases
 from benchmarks.cases.case import CALLS, PUBLISHED, Case
 from benchmarks.page import __main__ as command_line
@@ -66,7 +67,8 @@ def run_of(framework: str, device: str) -> dict[str, Any]:
     """A run as a benchmark writes it, without the fields that older versions lack."""
     machine = {"fusedops": "0.1.0", "python": "3.12.0", "cpu": "A CPU", "cores": 8, "version": "2.0"}
     machine |= {"gpu": "A GPU", "driver": "1"} if device == "cuda" else {}
-    rows = [row_of(case, framework) for case in all_cases() if case.device == device and framework in case.frameworks]
+    cases = [*all_cases(), *distributed.cases(2, device)]
+    rows = [row_of(case, framework) for case in cases if case.device == device and framework in case.frameworks]
     run = {"framework": framework, "environment": machine, "results": rows, "notes": ["QuACK is not compared."]}
     return json.loads(json.dumps(run))
 
