@@ -16,12 +16,11 @@ import sys
 from pydoc_data.topics import topics
 
 import keras
-import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
 
 import fusedops
-from benchmarks.implementations.tf.switching import MODES, measure
+from benchmarks.implementations.tf.switching import draw, measure, table
 from fusedops.tf import xla
 from fusedops.tf.keras import convert
 
@@ -135,22 +134,8 @@ train(model)
 
 # %%
 TURNS = 3 if SMALL else 15
-
-
-def show(results):
-    print("       step, before and after" + "                          peak memory" * bool(gpus))
-    for mode in MODES:
-        (keras_time, keras_peak), (our_time, our_peak) = results[mode, "Keras"], results[mode, "fusedops"]
-        line = (
-            f"{mode:5}  {keras_time * 1e3:7.1f} -> {our_time * 1e3:6.1f} ms, {keras_time / our_time:4.2f} times as fast"
-        )
-        print(line + f";  {keras_peak:5.1f} -> {our_peak:4.1f} GiB" * bool(gpus))
-
-
 measured = {"Transformer": measure(model, x[:BATCH], y[:BATCH], TURNS)}
-show(measured["Transformer"])
-if not gpus:
-    print("TensorFlow counts no memory on a CPU.")
+print(table(measured["Transformer"]))
 
 # %% [markdown]
 # ## A Llama
@@ -194,7 +179,7 @@ else:
     del exact
     gc.collect()
     measured["Llama"] = measure(model, x, y, TURNS)
-    show(measured["Llama"])
+    print(table(measured["Llama"]))
 
 # %% [markdown]
 # ## A loss without logits
@@ -219,23 +204,7 @@ else:
 # ## Picture
 
 # %%
-panels = ["training step, ms", "peak memory, GiB"] if gpus else ["training step, ms"]
-labels = [f"{name}, {mode}" for name in measured for mode in MODES]
-figure, axes = plt.subplots(
-    1, len(panels), figsize=(6 * len(panels), 4), sharey=True, squeeze=False, layout="constrained"
-)
-for panel, (title, ax) in enumerate(zip(panels, axes[0], strict=True)):
-    for place, who, color in ((-0.2, "Keras", "#d9a441"), (0.2, "fusedops", "#0b7a75")):
-        values = [result[mode, who][panel] * (1e3, 1)[panel] for result in measured.values() for mode in MODES]
-        bars = ax.barh(np.arange(len(labels)) + place, values, 0.38, color=color, label=who)
-        ax.bar_label(bars, fmt="%.1f", padding=3)
-    ax.set_title(title, loc="left")
-    ax.set_yticks(range(len(labels)), labels)
-    ax.margins(x=0.12)
-    ax.spines[["top", "right"]].set_visible(False)
-axes[0, 0].invert_yaxis()
-axes[0, -1].legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
-figure.savefig("keras.png", dpi=110)
+draw(measured, "keras.png")
 
 # %% [markdown]
 # ![Step time and peak memory, before and after](keras.png)
