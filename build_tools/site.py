@@ -32,6 +32,7 @@ PACKAGES = {"fnn": "fusedops.torch.nn", "fk": "fusedops.tf.keras"}
 def pages() -> dict[str, str]:
     """The text of each page by its path in the site."""
     found = {target: _converted(ROOT / name, target) for name, target in AT_ROOT.items()}
+    found["index.md"] = "---\nhide: [navigation]\n---\n" + found["index.md"]  # the menu of the start page has no entries
     for path in sorted(DOCS.rglob("*.md")):
         target = path.relative_to(DOCS).as_posix()
         found[target] = _converted(path, target)

@@ -56,9 +56,12 @@ def facts(runs: Sequence[Run]) -> str:
     words = [", ".join(f"{name} {version}" for name, version in sorted(versions.items(), key=lambda x: x[0].lower()))]
     if "gpu" in found:
         words.append(f"Driver {found['driver']}, {found['cores']} cores of {found['cpu']}")
-    for when, clocks in found.get("clocks", {}).items():
-        text = f"SM {clocks['sm']} of {clocks['sm_most']} MHz, memory {clocks['memory']} of {clocks['memory_most']} MHz"
-        words.append(f"Clocks {when}: {text}")
+    clocks = [
+        f"{when} SM {clock['sm']} of {clock['sm_most']} MHz, memory {clock['memory']} of {clock['memory_most']} MHz"
+        for when, clock in found.get("clocks", {}).items()
+    ]
+    if clocks:
+        words.append(f"Clocks {'; '.join(clocks)}")
     if "date" in found:
         words.append(f"Measured at {found['date']}")
     load = found.get("load", [0.0])[0]  # of the first process: later ones see the load of the earlier
