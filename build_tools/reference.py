@@ -87,7 +87,7 @@ def _description(member: Any) -> str:
 
 
 def _entry(name: str, member: Any) -> str:
-    call = name.rpartition(".")[2] + _signature(member)
+    call = textwrap.fill(name.rpartition(".")[2] + _signature(member), 88, subsequent_indent=" " * 4)
     return f"## {name}\n\n```python\n{call}\n```\n\n" + _markdown(_description(member))
 
 
