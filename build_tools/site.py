@@ -32,7 +32,8 @@ PACKAGES = {"fnn": "fusedops.torch.nn", "fk": "fusedops.tf.keras"}
 def pages() -> dict[str, str]:
     """The text of each page by its path in the site."""
     found = {target: _converted(ROOT / name, target) for name, target in AT_ROOT.items()}
-    found["index.md"] = "---\nhide: [navigation]\n---\n" + found["index.md"]  # the menu of the start page has no entries
+    # The menu beside the start page would be empty.
+    found["index.md"] = "---\nhide: [navigation]\n---\n" + found["index.md"]
     for path in sorted(DOCS.rglob("*.md")):
         target = path.relative_to(DOCS).as_posix()
         found[target] = _converted(path, target)
