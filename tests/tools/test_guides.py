@@ -116,13 +116,6 @@ def test_sources_that_the_notes_name_exist():
     assert not named - sources
 
 
-def test_each_test_file_begins_with_its_subject():
-    """docs/testing.md has a command that lists these lines."""
-    files = list((ROOT / "tests").glob("*/test_*.py"))
-    assert len(files) > 100
-    assert [file.name for file in files if not re.match(r'"""\S.{15}', file.read_text())] == []
-
-
 def test_documents_are_short():
     lines = {page: len(page.read_text().splitlines()) for page in (*PAGES, ROOT / "examples/README.md")}
     assert sum(lines.values()) <= MAX_LINES
