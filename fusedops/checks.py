@@ -111,9 +111,11 @@ def pair_of_integers(function: str, name: str, value: Any) -> tuple[int, int]:
 
 def one_for_all(function: str, name: str, value: Any) -> int | None:
     """An argument with one integer for each sequence: an integer given for all; None for a tensor and for None."""
+    if value is None:
+        return None
     if is_integer(value):
         return int(value)
-    if value is None or hasattr(value, "dtype"):  # a tensor, or convertible to one
+    if hasattr(value, "dtype"):  # a tensor, or convertible to one
         return None
     expected = "an int32 or int64 tensor, an integer or None"
     raise TypeError(f"fusedops.{function}: {name} must be {expected}; got {repr(value)[:80]}")

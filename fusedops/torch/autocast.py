@@ -38,11 +38,6 @@ def autocast(declaration: Operator) -> Callable[[Inputs], Inputs] | None:
     return functools.partial(_promoted, declaration.name)
 
 
-def takes(name: str, dtypes: DTypes) -> bool:
-    """True if an operator that promotes its inputs accepts these dtypes unchanged."""
-    return _known_widest(name, dtypes) is None
-
-
 def _cast(has_gradient: tuple[bool, ...], inputs: Inputs) -> Inputs:
     """The inputs in autocast's dtype if it is on for their device.
 
@@ -78,6 +73,11 @@ def _dtype_at(inputs: Inputs) -> torch.dtype | None:
     return autocast_dtype(next(x for x in inputs if isinstance(x, torch.Tensor)).device.type)
 
 
+@internals.before_tracing
+def _widest(name: str, dtypes: DTypes) -> str | None:
+    return _known_widest(name, dtypes)
+
+
 @functools.cache
 def _known_widest(name: str, dtypes: DTypes) -> str | None:
     """The name of the dtype to promote inputs of these dtypes to; None if the operator accepts them unchanged."""
@@ -89,8 +89,3 @@ def _known_widest(name: str, dtypes: DTypes) -> str | None:
     if not given or len({*dtypes} & {*_PROMOTED}) < 2 or shapes.takes_dtypes(name, dtypes):
         return None
     return str(functools.reduce(torch.promote_types, given)).removeprefix("torch.")
-
-
-@internals.before_tracing
-def _widest(name: str, dtypes: DTypes) -> str | None:
-    return _known_widest(name, dtypes)

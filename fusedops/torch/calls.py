@@ -5,13 +5,23 @@ checks. So each operator gets a specialized function, as if written by hand:
 
     def rms_norm(x, weight=None, *, eps=1e-06, weight_offset=0.0):
         if isinstance(x, Tensor) and ... and type(eps) is float and type(weight_offset) is float:
-            if eps == 1e-06 and ...:
-                return operator(x, weight)
-            return operator(x, weight, eps, weight_offset)
+            try:
+                if not (weight_offset == 0.0 ...):
+                    return operator(x, weight, eps, weight_offset)
+                if not (eps == 1e-06):
+                    return operator(x, weight, eps)
+                if not (weight is None):
+                    return operator(x, weight)
+                return operator(x)
+            except (TypeError, RuntimeError) as error:
+                if not is_any_autocast_enabled():
+                    explain((x, weight), error)
+                    raise
         return checked(x, weight, eps=eps, weight_offset=weight_offset)
 
-`checked` handles all other arguments: it converts or refuses them. Attributes are left out if all have their defaults,
-because the dispatcher takes 0.1 to 0.3 microseconds to convert one, and less to fill in a default.
+`checked` handles all other arguments: it converts or refuses them. It also promotes dtypes that the operator refuses,
+while autocast is on. The last arguments are left out as long as they have
+their defaults, because the dispatcher takes 0.1 to 0.3 microseconds to convert one, and less to fill in a default.
 """
 
 from __future__ import annotations
@@ -26,7 +36,6 @@ import torch
 from fusedops import checks
 from fusedops.declarations import Attribute, Input, Operator
 from fusedops.torch import internals
-from fusedops.torch.autocast import autocast, takes
 
 # Builtins and local names of the generated code.
 _TYPES = ("bool", "float", "int", "list", "str", "tuple")
@@ -40,12 +49,6 @@ def _input_test(x: Input) -> str:
         return f"type({x.name}) is list"  # the dispatcher checks the items
     test = f"isinstance({x.name}, Tensor)"
     return f"({x.name} is None or {test})" if x.kind == "optional" else test
-
-
-def _dtype(x: Input) -> str:
-    """An expression for the dtype of an input that has passed its test; None if there is no tensor."""
-    absent = {"scalar": f"type({x.name}) is float", "optional": f"{x.name} is None"}.get(x.kind)
-    return f"None if {absent} else {x.name}.dtype" if absent else f"{x.name}.dtype"
 
 
 def _default_test(attribute: Attribute) -> str:
@@ -72,26 +75,35 @@ def _source(operator: Operator) -> str:
     ]
     if operator.autocast:
         tests.append("not is_any_autocast_enabled()")
-    elif autocast(operator) is not None:
-        dtypes = "".join(f"{_dtype(x)}, " for x in operator.inputs)
-        tests.append(f"(not is_any_autocast_enabled() or takes({operator.name!r}, ({dtypes})))")
-    arguments = [f"None if type({x}) is float else {x}" if x in numbers else x for x in names]
-    arguments += [f"{x} if type({x}) is float else 0.0" for x in numbers]
-    call = f"return operator({', '.join(arguments + attributes)})"
-    if attributes:
-        defaults = " and ".join(map(_default_test, operator.attributes))
-        call = f"if {defaults}:\n                return operator({', '.join(arguments)})\n            {call}"
+    # The arguments in the order of the schema, each with the test for its default, if it has one.
+    arguments: list[tuple[str, str | None]] = [
+        (f"None if type({x}) is float else {x}" if x in numbers else x, f"{x} is None" if i > given else None)
+        for i, x in enumerate(names)
+    ]
+    arguments += [(f"{x} if type({x}) is float else 0.0", None) for x in numbers]
+    arguments += [(x.name, _default_test(x)) for x in operator.attributes]
+    calls = []
+    while arguments and arguments[-1][1] is not None:
+        calls.append(f"if not ({arguments[-1][1]}):\n                return operator({_texts(arguments)})")
+        arguments.pop()
+    calls.append(f"return operator({_texts(arguments)})")
     rest = [*names, *(f"{x}={x}" for x in attributes)]
+    call = "\n            ".join(calls)
     return f"""
 def {operator.name}({", ".join(parameters)}):
     if {" and ".join(tests)}:
         try:
             {call}
         except (TypeError, RuntimeError) as error:
-            explain(({", ".join(names)},), error)
-            raise
+            if not is_any_autocast_enabled():
+                explain(({", ".join(names)},), error)
+                raise
     return checked({", ".join(rest)})
 """
+
+
+def _texts(arguments: list[tuple[str, str | None]]) -> str:
+    return ", ".join(text for text, _ in arguments)
 
 
 def _with_checked_names(declaration: Operator, checked: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +134,6 @@ def spelled_out(
         "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
         "is_any_autocast_enabled": internals.is_any_autocast_enabled,
-        "takes": takes,
         "operator": operator,
         "checked": checked,
         "explain": explain,

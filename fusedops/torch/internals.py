@@ -76,6 +76,22 @@ def context_parallel(attention: Any) -> tuple[Any, bool]:
     return mesh, sys.modules[attention.__module__]._cp_options.enable_load_balance
 
 
+def may_carry(x: torch.Tensor) -> bool:
+    """True if values derived from an eager tensor may be kept with it.
+
+    An inference tensor does not count its changes, a transform of torch.func may have wrapped the tensor, and a CUDA
+    graph that is being captured must derive the values at each replay.
+    """
+    if x.is_inference() or torch._C._are_functorch_transforms_active():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def stream_of(x: torch.Tensor) -> int:
+    """The current CUDA stream of x's device; 0 on a CPU."""
+    return torch._C._cuda_getCurrentRawStream(x.get_device()) if x.is_cuda else 0
+
+
 def is_symbol(x: Any) -> bool:
     """True if x is a proxy for a tensor while torch.fx records a module."""
     return isinstance(x, torch.fx.Proxy)

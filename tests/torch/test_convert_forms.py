@@ -180,3 +180,50 @@ def test_rotations(torch_backend, torch, function, dtype):
     for x, y in zip(*((value if isinstance(value, tuple) else (value,)) for value in (got, expected)), strict=True):
         assert x.dtype is y.dtype
         torch.testing.assert_close(x, y, rtol=0, atol=8 * torch.finfo(dtype).eps * y.abs().max().item())
+
+
+def tables_of(torch):
+    """The fused rotation of "halves", and its arguments: q, k, cos and sin."""
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    function, rotation = next(item for item in KNOWN.items() if item[1].call == "pair" and item[1].angles == "halves")
+    q, k = torch.randn(2, 2, 3, 5, SIZE)
+    return function, fused(function), (q, k, *angles(torch, rotation, torch.float32, SIZE))
+
+
+def test_angles_are_converted_once(torch_backend, torch):
+    function, rotate, (q, k, cos, sin) = tables_of(torch)
+    copies = []
+
+    class Seen(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, called, types, args=(), kwargs=None):
+            copies.extend([called] * (called is torch.Tensor.clone))
+            return called(*args, **(kwargs or {}))
+
+    def check(expected):
+        with Seen():
+            got = rotate(q, k, cos, sin)
+        torch.testing.assert_close(got, function(q, k, cos, sin), rtol=0, atol=1e-5)
+        assert len(copies) == expected
+
+    check(2)
+    check(2)
+    sin.neg_()
+    check(3)
+    cos.neg_()
+    torch.func.grad(lambda q: rotate(q, k, cos, sin)[0].sum())(q)  # keeps no tensors that its transform has wrapped
+    check(4)
+
+
+def test_angles_within_a_graph(torch_gpu, transformers):
+    torch = torch_gpu.torch
+    with torch.device("cuda"):
+        function, rotate, (q, k, cos, sin) = tables_of(torch)
+    rotate(q, k, cos, sin)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = rotate(q, k, cos, sin)
+    for table in (cos, sin):
+        table.neg_()
+    graph.replay()
+    torch.testing.assert_close(got, function(q, k, cos, sin), rtol=0, atol=1e-5)

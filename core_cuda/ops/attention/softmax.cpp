@@ -3,6 +3,7 @@
 #include "core/cpu/elementwise.h"
 #include "core/cpu/exp_sum.h"
 #include "core/cpu/sum.h"
+#include "core/cpu/widest.h"
 
 namespace fusedops {
 namespace {
@@ -89,15 +90,17 @@ Status softmax_rows(const Call& arguments) {
   const BroadcastMask mask = view ? BroadcastMask(*view, *arguments.inputs[input_of(kSoftmax, "x")]) : BroadcastMask();
   const bool streamed = !view && cpu::is_streamed(call.rows * call.cols * sizeof(T));
   arguments.context.parallel_for(call.rows, 20 + call.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const uint8_t* mask_row = view ? mask.row(row) : nullptr;
-      if (!mask_row || mask.has_columns())
-        softmax_row(call, row, mask_row, streamed);
-      else if (*mask_row)  // one bool for the row
-        softmax_row(call, row, nullptr, streamed);
-      else
-        std::fill_n(call.y + row * call.cols, call.cols, T{});
-    }
+    cpu::run_widest([&] {
+      for (int64_t row = begin; row < end; ++row) {
+        const uint8_t* mask_row = view ? mask.row(row) : nullptr;
+        if (!mask_row || mask.has_columns())
+          softmax_row(call, row, mask_row, streamed);
+        else if (*mask_row)  // one bool for the row
+          softmax_row(call, row, nullptr, streamed);
+        else
+          std::fill_n(call.y + row * call.cols, call.cols, T{});
+      }
+    });
   });
   return {};
 }
@@ -117,19 +120,21 @@ Status backward_rows(const SoftmaxBackward<T>& call, const Context& context) {
   using A = compute_t<T>;
   const bool streamed = cpu::is_streamed(call.rows * call.cols * sizeof(T));
   context.parallel_for(call.rows, 20 + call.cols / 2, [&](int64_t begin, int64_t end) {
-    A dy_buffer[cpu::kBlock], y_buffer[cpu::kBlock];
-    for (int64_t row = begin; row < end; ++row) {
-      const T *dy = call.dy + row * call.dy_stride, *y = call.y + row * call.y_stride;
-      A sum = 0;
-      for (int64_t start = 0; start < call.cols; start += cpu::kBlock) {
-        const int64_t size = std::min(cpu::kBlock, call.cols - start);
-        const A* wide_dy = cpu::widened(dy + start, dy_buffer, size);
-        const A* wide_y = cpu::widened(y + start, y_buffer, size);
-        sum += cpu::interleaved_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
+    cpu::run_widest([&] {
+      A dy_buffer[cpu::kBlock], y_buffer[cpu::kBlock];
+      for (int64_t row = begin; row < end; ++row) {
+        const T *dy = call.dy + row * call.dy_stride, *y = call.y + row * call.y_stride;
+        A sum = 0;
+        for (int64_t start = 0; start < call.cols; start += cpu::kBlock) {
+          const int64_t size = std::min(cpu::kBlock, call.cols - start);
+          const A* wide_dy = cpu::widened(dy + start, dy_buffer, size);
+          const A* wide_y = cpu::widened(y + start, y_buffer, size);
+          sum += cpu::interleaved_sum<A>(size, [=](int64_t i) { return wide_dy[i] * wide_y[i]; });
+        }
+        const auto slope = [=, scale = call.scale](A dy, A y) { return scale * y * (dy - sum); };
+        cpu::apply(slope, streamed, call.cols, call.dx + row * call.cols, dy, y);
       }
-      const auto slope = [=, scale = call.scale](A dy, A y) { return scale * y * (dy - sum); };
-      cpu::apply(slope, streamed, call.cols, call.dx + row * call.cols, dy, y);
-    }
+    });
   });
   return {};
 }

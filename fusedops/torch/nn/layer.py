@@ -58,7 +58,7 @@ def as_original(error: RuntimeError, original: Callable[..., Any], *inputs: Any)
     return original(*inputs)
 
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling  # faster; torch.export has a dispatch mode
 REFUSED = (RuntimeError, TypeError)  # raised by an operator for unsupported tensors
 
 

@@ -76,9 +76,9 @@ def _is_supported_call(query: Tensor, scaling: Any, options: Mapping[str, Any]) 
     """True for a call with plain tensors and supported options. The operator refuses the other reasons of `why_not`."""
     if isinstance(scaling, Tensor) or query.dim() != 4 or not is_plain(query):
         return False
-    return not options or not (
-        options.get("output_attentions") or any(options.get(name) is not None for name in _UNSUPPORTED)
-    )
+    if options.get("output_attentions"):
+        return False
+    return options.keys().isdisjoint(_UNSUPPORTED) or all(options.get(name) is None for name in _UNSUPPORTED)
 
 
 def _are_supported_tensors(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -129,7 +129,7 @@ def _attend(
             )
             return y.view(query.shape[0], queries, *y.shape[1:]), None
         attention_mask = masks.of_packed(packed[0], query.shape[0], queries, causal, window)
-    is_whole = attention_mask is None and softcap is None and (queries == keys or not causal)
+    is_whole = attention_mask is None and softcap is None and (queries == keys or 1 == queries <= keys or not causal)
     if (
         is_whole
         and _is_supported_call(query, scaling, options)

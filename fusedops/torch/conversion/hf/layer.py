@@ -13,7 +13,7 @@ from fusedops.conversion import UnknownClass, subclass
 from fusedops.torch.conversion.hf.code import with_parameters
 from fusedops.torch.nn.layer import FusedLayer, is_mixed
 
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 ONLY_ALIKE = ""  # the reason to skip a module whose code equals a form by chance, not mentioned in the report
 

@@ -21,6 +21,8 @@ from fusedops.torch.nn.layer import (
     unfused_pass,
 )
 
+_is_compiling = torch.compiler.is_dynamo_compiling
+
 
 class _Norm(HFLayer):
     """A norm of the last dimension. It rounds once, where the original may also round before the weight's product."""
@@ -38,7 +40,7 @@ class _Norm(HFLayer):
         name = self.names.get(role)
         if name is None:
             return None
-        return getattr(self, name) if torch.compiler.is_compiling() else parameter(self, name)
+        return getattr(self, name) if _is_compiling() else parameter(self, name)
 
     def is_plain(self, x: Any) -> bool:
         """True if the operator may be called at once with x, as in `layer.is_plain`."""

@@ -16,7 +16,10 @@ from fusedops.torch.conversion.hf import normed_rotary
 from fusedops.torch.conversion.hf.code import with_global, with_parameters, with_prepared_input, without_no_grad
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
-from fusedops.torch.nn.layer import is_mixed, left_to_compiler, unfused_input
+from fusedops.torch.internals import may_carry, stream_of
+from fusedops.torch.nn.layer import is_mixed, is_plain, left_to_compiler, unfused_input
+
+_ANGLES = "_fusedops_angles"  # the attribute of a table of angles with its converted copy
 
 
 class RotaryAttention(HFLayer):
@@ -122,8 +125,11 @@ class _Rotate:
 
         Tensors are [B, H, T, D], or [B, T, H, D] for unsqueeze_dim 2. Angles are [1 or B, T, …].
         """
-        if unsqueeze_dim not in (1, 2) or not all(self._fits(x, cos, 3 - unsqueeze_dim) for x in tensors):
+        if unsqueeze_dim not in (1, 2):
             return None
+        for x in tensors:
+            if not self._fits(x, cos, 3 - unsqueeze_dim):
+                return None
         if all(map(left_to_compiler, tensors)) or not self._has_two_copies(cos, sin):
             return None
         cos, sin = self._angles(cos), self._angles(sin)
@@ -146,24 +152,35 @@ class _Rotate:
 
     def _fits(self, x: torch.Tensor, cos: torch.Tensor, position: int) -> bool:
         """True if the kernel supports x and cos. It has no gradient of the angles."""
-        if x.dim() != 4 or cos.dim() != 3 or cos.requires_grad or unfused_input(x):
+        if x.dim() != 4 or cos.dim() != 3 or cos.requires_grad or not _is_taken(x):
             return False
-        if cos.shape[1] != x.shape[position] or cos.shape[0] not in (1, x.shape[0]):
+        size, angles = x.shape, cos.shape
+        if angles[1] != size[position] or angles[0] not in (1, size[0]):
             return False
-        count = cos.shape[-1] * (2 if self.rotation.angles == "once" else 1)  # of rotated features
-        if count > x.shape[-1] or (count < x.shape[-1] and not self.rotation.partial) or count % 2:
+        count = angles[2] * (2 if self.rotation.angles == "once" else 1)  # of rotated features
+        if count > size[3] or (count < size[3] and not self.rotation.partial) or count % 2:
             return False
         if cos.dtype is x.dtype:
             return True
         return is_mixed(x, cos) if self.rotation.has_input_dtype else stays_half(x, cos)
 
     def _angles(self, table: torch.Tensor) -> torch.Tensor:
-        """Converts [1, T, …] or [B, T, …] to [T, R/2] or [B, T, R/2]."""
+        """Converts [1, T, …] or [B, T, …] to [T, R/2] or [B, T, R/2], once for all layers that get this table."""
+        if not is_plain(table) or not may_carry(table):
+            return self._halved(table)
+        state = id(table), self.rotation.angles, table._version, stream_of(table)
+        kept = table.__dict__.get(_ANGLES)
+        if kept is None or kept[0] != state:
+            kept = table.__dict__[_ANGLES] = state, self._halved(table)
+        return kept[1]
+
+    def _halved(self, table: torch.Tensor) -> torch.Tensor:
+        """A copy, since a view that the table carries would keep its memory forever."""
         if self.rotation.angles == "pairs":
             table = table[..., ::2]
         elif self.rotation.angles != "once":
             table = table[..., : table.shape[-1] // 2]
-        table = table.contiguous()  # once, not at each use
+        table = table.clone(memory_format=torch.contiguous_format)
         return table[0] if table.shape[0] == 1 else table
 
     def _has_two_copies(self, cos: torch.Tensor, sin: torch.Tensor) -> bool:
@@ -183,6 +200,10 @@ class _Rotate:
         if self.rotation.angles == "pairs":
             return torch.equal(table[..., ::2], table[..., 1::2])
         return torch.equal(*table.chunk(2, dim=-1))
+
+
+def _is_taken(x: torch.Tensor) -> bool:
+    return (is_plain(x) and x.is_floating_point()) or not unfused_input(x)
 
 
 def _has_values(x: torch.Tensor) -> bool:
