@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import keras
 
 from fusedops import conversion
+from fusedops.keras_layers import internals
+from fusedops.keras_layers.conversion import layers_of
 from fusedops.tf import xla
-from fusedops.tf.keras import fused_loss, hub, internals, traces
-from fusedops.tf.keras.counterparts import RULES, Layers
+from fusedops.tf.keras import fused_loss, hub, traces
+from fusedops.tf.keras.counterparts import RULES, AllLayers
 
 _Model = TypeVar("_Model", bound=keras.layers.Layer)
 
@@ -69,9 +71,9 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
 
 def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.Report:
     """`convert` with its report as an object."""
-    layers = _layers("convert", model)
+    layers = layers_of("convert", model)
     losses = _losses(layers)
-    rules = Layers(fuse_loss)
+    rules = AllLayers(fuse_loss)
     report = conversion.Report(rules, model.name)
     try:
         hub.learn_activations()
@@ -107,19 +109,12 @@ def revert(model: _Model) -> _Model:
     Raises:
         TypeError: it is not a Keras model or layer.
     """
-    layers = _layers("revert", model)
+    layers = layers_of("revert", model)
     conversion.revert([*layers, *_losses(layers), *_optimizers(layers)], RULES)
     _resolve_xla(layers)
     for fault in traces.forget(layers):
         warnings.warn(f"fusedops.tf.keras.revert: {fault}", stacklevel=2)
     return model
-
-
-def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
-    """The model and every layer in it, each once."""
-    if not isinstance(model, keras.layers.Layer):
-        raise conversion.no_model(f"fusedops.tf.keras.{function}", "a Keras 3 model or layer", model)
-    return internals.layers(model)
 
 
 def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:

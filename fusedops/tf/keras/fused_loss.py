@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import keras
 
 from fusedops.conversion import subclass
-from fusedops.tf.keras.internals import Functional, functional_of, metrics_of, unpack_singleton
-from fusedops.tf.keras.layer import FusedLayer
+from fusedops.keras_layers.internals import Functional, functional_of, metrics_of, unpack_singleton
+from fusedops.keras_layers.layer import FusedLayer
 from fusedops.tf.keras.logits import Head, Logits
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
 

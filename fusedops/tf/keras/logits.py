@@ -11,8 +11,8 @@ import tensorflow as tf
 import fusedops.tf as fo
 from fusedops.conversion import full_name
 from fusedops.functions.common import Reduction
-from fusedops.tf.keras.dense import Dense
-from fusedops.tf.keras.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
+from fusedops.keras_layers.dense import Dense
+from fusedops.keras_layers.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
 
 _REVERSIBLE = (  # KerasHub has a class of its own; Keras before 3.13 has none
     "keras.src.layers.core.reversible_embedding.ReversibleEmbedding",

@@ -9,16 +9,12 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.keras_layers.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
+from fusedops.keras_layers.layer import register
+from fusedops.keras_layers.linear_loss import ignore_index
 from fusedops.tf import xla
-from fusedops.tf.keras.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
-from fusedops.tf.keras.layer import FLOATING, register
 from fusedops.tf.keras.logits import Logits
-
-
-def ignore_index(ignore_class: int | None) -> int:
-    """The functions' ignore_index. None becomes a number that no label has: kIgnoresNone in
-    core_cuda/ops/loss/losses_cpu.h."""
-    return -(2**63) if ignore_class is None else int(ignore_class)
+from fusedops.tf.keras_backend import FLOATING
 
 
 @register
