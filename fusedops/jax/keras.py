@@ -16,6 +16,7 @@ from fusedops.keras_layers.conversion import convert, revert  # noqa: E402
 from fusedops.keras_layers.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.keras_layers.dropout import Dropout, DropoutAdd  # noqa: E402
 from fusedops.keras_layers.linear_loss import LinearCrossEntropyLoss  # noqa: E402
+from fusedops.keras_layers.losses import SparseCategoricalCrossentropy  # noqa: E402
 from fusedops.keras_layers.normalization import LayerNormalization, RMSNormalization  # noqa: E402
 from fusedops.keras_layers.residual import AddLayerNormalization, AddRMSNormalization  # noqa: E402
 from fusedops.keras_layers.rotary import RotaryEmbedding  # noqa: E402
@@ -34,6 +35,7 @@ __all__ = [
     "RMSNormalization",
     "RotaryEmbedding",
     "Softmax",
+    "SparseCategoricalCrossentropy",
     "convert",
     "revert",
 ]

@@ -22,7 +22,8 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 
     A layer changes in place, to a subclass of its own class that computes the same and adds no state. Weights, names,
     configs, the optimizer's state and all references to layers stay valid. A subclass of a known class is skipped,
-    because it may compute something else. A second conversion changes nothing. Functions that Keras compiled for the
+    because it may compute something else. A second conversion changes nothing. In a compiled model, a
+    keras.losses.SparseCategoricalCrossentropy is replaced as well. Functions that Keras compiled for the
     model are compiled again; a function that the user has jitted keeps the layers of its trace.
 
     Args:
@@ -37,7 +38,7 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     """
     layers = layers_of("convert", model)
     report = conversion.Report(_RULES, model.name)
-    conversion.convert(layers, _RULES, report)
+    conversion.convert([*losses_of(layers), *layers], _RULES, report)
     _forget(layers)
     if report.has_replaced(keras.layers.Dropout):
         report.notes.append(conversion.OTHER_MASKS)
@@ -58,7 +59,7 @@ def revert(model: _Model) -> _Model:
         TypeError: it is not a Keras model or layer.
     """
     layers = layers_of("revert", model)
-    conversion.revert(layers, _RULES)
+    conversion.revert([*layers, *losses_of(layers)], _RULES)
     _forget(layers)
     return model
 
@@ -68,6 +69,17 @@ def layers_of(function: str, model: Any) -> list[keras.layers.Layer]:
     if not isinstance(model, keras.layers.Layer):
         raise conversion.no_model(f"{PACKAGE}.keras.{function}", "a Keras 3 model or layer", model)
     return internals.layers(model)
+
+
+def compiled_models(layers: list[keras.layers.Layer]) -> list[keras.Model]:
+    """The compiled models among the layers."""
+    return [layer for layer in layers if isinstance(layer, keras.Model) and layer.compiled]
+
+
+def losses_of(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
+    """The losses of the compiled models among the layers."""
+    losses = [loss for model in compiled_models(layers) for loss in keras.tree.flatten(model.loss)]
+    return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
 
 
 def remade(layer: keras.layers.Layer, name: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The counterparts of Keras's layers."""
+"""The counterparts of Keras's layers, and of its loss."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fusedops.keras_layers import internals
 from fusedops.keras_layers.dense import Dense, EinsumDense
 from fusedops.keras_layers.dropout import Dropout
 from fusedops.keras_layers.layer import FusedLayer
+from fusedops.keras_layers.losses import SparseCategoricalCrossentropy
 from fusedops.keras_layers.normalization import LayerNormalization, RMSNormalization
 from fusedops.keras_layers.softmax import Softmax
 
@@ -22,16 +23,17 @@ LAYERS: dict[type, type] = {
     keras.layers.LayerNormalization: LayerNormalization,
     keras.layers.RMSNormalization: RMSNormalization,
     keras.layers.Softmax: Softmax,
+    keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,
 }
 
 
 class Layers(conversion.Rules):
-    """The rules for layers."""
+    """The rules for layers and losses."""
 
     noun = "layers"
     library = "Keras"
     own: Mapping[type, type] = LAYERS
-    ours: ClassVar[tuple[type, ...]] = (FusedLayer,)
+    ours: ClassVar[tuple[type, ...]] = (FusedLayer, SparseCategoricalCrossentropy)
 
     def is_ours(self, thing: Any) -> bool:
         return isinstance(thing, self.ours)
@@ -63,3 +65,6 @@ class Layers(conversion.Rules):
 
     def parameters(self, thing: Any) -> int:
         return internals.parameters(thing)
+
+    def is_counted(self, thing: Any) -> bool:
+        return isinstance(thing, keras.layers.Layer)  # not a loss or an optimizer

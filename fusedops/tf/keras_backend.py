@@ -4,13 +4,13 @@ Members:
     TITLE: the framework's name.
     TENSORS: the types of dense tensors.
     ERRORS: the error of an operator that refuses its arguments.
-    LABELS: the dtype of labels.
+    LABELS: the dtype of labels. On a GPU, TensorFlow compares int32 on the host.
     xla_fault: the reason why XLA cannot compile the operators; None if it can.
     name_of: the name of a dtype, which may be given by name.
     has_gpu: True if there is a GPU.
     seed_of: the next seed of a generator of Keras's, which saves its state.
     summed: the sum of two tensors of one shape, which may be unknown; they are not broadcast.
-    are_eager: True if Keras would pass inputs of this dtype on unchanged, and no graph or model records the call.
+    are_eager: True if no graph or model records a call, and Keras would pass its inputs of this dtype on unchanged.
 """
 
 from __future__ import annotations

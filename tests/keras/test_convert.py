@@ -258,7 +258,7 @@ def test_a_compiled_model_trains_on(fk, keras, random, counted, jit_compile, cap
     slots = lambda: list(model.optimizer.variables)  # noqa: E731
     got = train(model)
     assert counted
-    assert "SparseCategoricalCrossentropy -> fusedops.tf.keras.losses" in capsys.readouterr().out
+    assert "SparseCategoricalCrossentropy -> fusedops.keras_layers.losses" in capsys.readouterr().out
     assert int(model.optimizer.iterations) == 6
     before = slots()
     fk.revert(model)

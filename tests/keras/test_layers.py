@@ -686,6 +686,11 @@ def test_an_import_without_keras(tf_cpu, monkeypatch):
         with monkeypatch.context() as patch, pytest.raises(ImportError, match=sentence):
             patch.setattr(target, name, value)
             versions.require("fusedops.tf.keras", "tensorflow")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(
+        ImportError, match=r"fusedops\.keras needs Keras's TensorFlow or JAX backend; it runs on torch\."
+    ):
+        versions.require("fusedops.keras", *versions.PACKAGES)
     monkeypatch.setitem(sys.modules, "keras", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r"needs Keras 3\.12 or newer, which is not installed\. Run"):
         versions.require("fusedops.tf.keras", "tensorflow")

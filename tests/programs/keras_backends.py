@@ -64,6 +64,10 @@ def layers():
         assert layer.why_not() is None, (name, layer.why_not())
         for i, value in enumerate(differentiated(layer, inputs, **options)):
             found[f"{name}: {i}"] = keras.ops.convert_to_numpy(value)
+    logits = keras.ops.convert_to_tensor(np.random.default_rng(0).normal(size=(2, 3, 3)), "float32")
+    loss = fk.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1, reduction=None)
+    assert loss.why_not() is None
+    found["SparseCategoricalCrossentropy"] = keras.ops.convert_to_numpy(loss(LABELS, logits))
     np.savez(FOLDER / f"{BACKEND}.npz", **found)
 
 
@@ -87,6 +91,7 @@ def model():
     before = model.predict(x, verbose=0)
     fk.convert(model, verbose=False)
     kinds = {type(layer).__name__ for layer in model._flatten_layers() if hasattr(layer, "why_not")}
+    assert type(model.loss) is fk.SparseCategoricalCrossentropy
     assert kinds >= {"Dense", "Dropout", "EinsumDense", "LayerNormalization", "RMSNormalization"}, kinds
     np.testing.assert_allclose(model.predict(x, verbose=0), before, rtol=0, atol=64 * 2.0**-24 * np.abs(before).max())
     losses = model.fit(x, LABELS, epochs=3, verbose=0).history["loss"]
@@ -94,7 +99,8 @@ def model():
     model.save(FOLDER / f"{BACKEND}.keras")
     np.savez(FOLDER / f"{BACKEND}-model.npz", x=x, y=model.predict(x, verbose=0))
     fk.revert(model)
-    assert not any(type(layer).__module__.startswith("fusedops") for layer in model._flatten_layers())
+    parts = (model.loss, *model._flatten_layers())
+    assert not any(type(part).__module__.startswith("fusedops") for part in parts)
 
 
 def other_backend():

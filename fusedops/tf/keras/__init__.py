@@ -15,6 +15,7 @@ from fusedops.keras_layers import activations as activations  # noqa: E402
 from fusedops.keras_layers.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.keras_layers.dropout import Dropout, DropoutAdd  # noqa: E402
 from fusedops.keras_layers.linear_loss import LinearCrossEntropyLoss  # noqa: E402
+from fusedops.keras_layers.losses import SparseCategoricalCrossentropy  # noqa: E402
 from fusedops.keras_layers.normalization import LayerNormalization, RMSNormalization  # noqa: E402
 from fusedops.keras_layers.residual import AddLayerNormalization, AddRMSNormalization  # noqa: E402
 from fusedops.keras_layers.rotary import RotaryEmbedding  # noqa: E402
@@ -23,7 +24,6 @@ from fusedops.tf import symbolic as symbolic  # noqa: E402  for its effect: a Te
 from fusedops.tf.keras import optimizers as optimizers  # noqa: E402
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
-from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
 
 __all__ = [
     "AddLayerNormalization",

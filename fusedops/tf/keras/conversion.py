@@ -10,7 +10,7 @@ import keras
 
 from fusedops import conversion
 from fusedops.keras_layers import internals
-from fusedops.keras_layers.conversion import layers_of
+from fusedops.keras_layers.conversion import compiled_models, layers_of, losses_of
 from fusedops.tf import xla
 from fusedops.tf.keras import fused_loss, hub, traces
 from fusedops.tf.keras.counterparts import RULES, AllLayers
@@ -72,7 +72,7 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
 def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.Report:
     """`convert` with its report as an object."""
     layers = layers_of("convert", model)
-    losses = _losses(layers)
+    losses = losses_of(layers)
     rules = AllLayers(fuse_loss)
     report = conversion.Report(rules, model.name)
     try:
@@ -84,7 +84,7 @@ def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.R
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
-    trained = list(filter(fused_loss.has_loss, _compiled(layers)))
+    trained = list(filter(fused_loss.has_loss, compiled_models(layers)))
     report.notes += filter(None, (fused_loss.note(each, fuse_loss) for each in trained))
     if fuse_loss and not trained:
         report.notes.append(
@@ -110,34 +110,24 @@ def revert(model: _Model) -> _Model:
         TypeError: it is not a Keras model or layer.
     """
     layers = layers_of("revert", model)
-    conversion.revert([*layers, *_losses(layers), *_optimizers(layers)], RULES)
+    conversion.revert([*layers, *losses_of(layers), *_optimizers(layers)], RULES)
     _resolve_xla(layers)
     for fault in traces.forget(layers):
         warnings.warn(f"fusedops.tf.keras.revert: {fault}", stacklevel=2)
     return model
 
 
-def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
-    """The losses of the compiled models among the layers."""
-    losses = [loss for model in _compiled(layers) for loss in keras.tree.flatten(model.loss)]
-    return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
-
-
 def _optimizers(layers: list[keras.layers.Layer]) -> list[keras.optimizers.Optimizer]:
     """The optimizers of the compiled models among the layers, if they have counterparts."""
-    found = [model.optimizer for model in _compiled(layers)]
+    found = [model.optimizer for model in compiled_models(layers)]
     found = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in found]  # of a LossScaleOptimizer
     return [x for x in dict.fromkeys(found) if RULES.is_ours(x) or RULES.is_known(type(x))]
-
-
-def _compiled(layers: list[keras.layers.Layer]) -> list[keras.Model]:
-    return [layer for layer in layers if isinstance(layer, keras.Model) and layer.compiled]
 
 
 def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:
     """Turns XLA off for compiled models with a layer unknown to XLA, or on again. True if any was turned off."""
     turned_off = False
-    for model in _compiled(layers):
+    for model in compiled_models(layers):
         parts = [*internals.layers(model), *filter(RULES.is_ours, _optimizers([model]))]
         able = all(part.supports_jit for part in parts)
         if model.jit_compile and not able:

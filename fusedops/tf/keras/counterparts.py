@@ -9,13 +9,11 @@ import keras
 from fusedops.keras_layers.counterparts import LAYERS, Layers
 from fusedops.tf.keras import fused_loss, hub, optimizers
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
-from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
 
 _ALL: dict[type, type] = {
     **LAYERS,
     keras.layers.GroupQueryAttention: GroupQueryAttention,
     keras.layers.MultiHeadAttention: MultiHeadAttention,
-    keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,
     keras.optimizers.Adam: optimizers.Adam,
     keras.optimizers.AdamW: optimizers.AdamW,
     keras.optimizers.SGD: optimizers.SGD,
@@ -27,7 +25,7 @@ class AllLayers(Layers):
 
     library = "KerasHub"
     own = _ALL
-    ours = (*Layers.ours, SparseCategoricalCrossentropy, optimizers.FusedOptimizer)
+    ours = (*Layers.ours, optimizers.FusedOptimizer)
 
     def __init__(self, fuse_loss: bool = False) -> None:
         self._fuse_loss = fuse_loss
@@ -50,9 +48,6 @@ class AllLayers(Layers):
         if self._fuse_loss and isinstance(thing, keras.Model):
             return fused_loss.unfused(thing)
         return super().skip_reason(thing)
-
-    def is_counted(self, thing: Any) -> bool:
-        return isinstance(thing, keras.layers.Layer)  # not a loss or an optimizer
 
 
 RULES = AllLayers()
