@@ -1,4 +1,4 @@
-"""The command line: runs each framework in a separate process, then prints the tables of both.
+"""The command line: runs each framework in a separate process, then prints the tables of all.
 
 python -m benchmarks                          everything, on the GPU if available: minutes
 python -m benchmarks --device cpu             on the CPU
@@ -28,7 +28,7 @@ from rich.console import Console
 
 from benchmarks import distributed
 from benchmarks.cases import all_cases
-from benchmarks.cases.case import DISTRIBUTED, FIRST_USE, GROWTH, OPTIMIZERS, SECTIONS, SIZES, STEPS, Case
+from benchmarks.cases.case import ALL, DISTRIBUTED, FIRST_USE, GROWTH, OPTIMIZERS, SECTIONS, SIZES, STEPS, Case
 from benchmarks.cases.selection import Selection, parse_shape
 from benchmarks.measuring import runner
 from benchmarks.operators import OPERATORS
@@ -36,7 +36,6 @@ from benchmarks.results import compare, report
 from benchmarks.results.schema import Run
 
 RESULTS = Path(__file__).parent.parent / "build" / "bench" / "results.json"
-FRAMEWORKS = ("torch", "tf")
 UNUSABLE = 75  # exit status of a process that another must resume: EX_TEMPFAIL of sysexits.h
 MAX_RESTARTS = 20
 
@@ -83,7 +82,7 @@ def _options() -> argparse.Namespace:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="by default the GPU if available")
-    parser.add_argument("--framework", choices=FRAMEWORKS, help="by default all installed frameworks")
+    parser.add_argument("--framework", choices=ALL, help="by default all installed frameworks")
     again: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument("--op", **again, choices=OPERATORS, help="this operator; may be given again")
     parser.add_argument("--section", **again, choices=SECTIONS, help="this table; may be given again")
@@ -147,7 +146,7 @@ def _measure(options: argparse.Namespace) -> tuple[list[Run], list[str]]:
     runs, problems = [], []
     options.output.parent.mkdir(parents=True, exist_ok=True)
     chosen = {framework for case in _chosen(options) for framework in case.frameworks}
-    for framework in (options.framework,) if options.framework else FRAMEWORKS:
+    for framework in (options.framework,) if options.framework else ALL:
         if framework not in chosen:
             continue
         path = options.output.with_suffix(f".{framework}.part")

@@ -8,6 +8,7 @@ here. The layers, from below:
     call         the arrays of a planned call, and the expected results
     torch_side   the ways to call an operator in PyTorch, as source code, and other code specific to PyTorch
     tf_side      the same for TensorFlow
+    jax_side     the same for JAX
     running      one call, from its plan to its failure
     program      a failed call as a standalone program
     shrink       the simplest call that still fails
@@ -20,4 +21,6 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # there are more threads than cores
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # processes and frameworks share the GPU
+# Processes and frameworks share the GPU.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -8,7 +8,7 @@ python -m soak --call 7:1234                        repeats one call, such as on
 compute-sanitizer python -m soak --processes 1 --calls 10000 --framework torch --device cuda --eager
 
 Every call is checked against a reference in float64 or longer, within the tolerance of its dtype. If its bits are
-guaranteed, it is made twice, and every second one also in the other framework. A failing call is simplified as long as
+guaranteed, it is made twice, and every second one also in another framework. A failing call is simplified as long as
 it fails, and printed as a program.
 """
 
@@ -70,7 +70,7 @@ def _one(console: Console, seed: int, number: int) -> int:
 
     plan = draw(seed, number)
     print(plan)
-    prepare(Order(seed, None, None, FRAMEWORKS, (plan.device,), (), ()))
+    prepare(Order(seed, None, None, tuple(FRAMEWORKS), (plan.device,), (), ()))
     if not running.side(plan.framework, plan.device):
         sys.exit(f"{plan.framework} on {plan.device} is not available")
     failure = running.attempt(plan)
@@ -130,8 +130,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--processes", type=int, default=max(1, cores - 2), help="by default one for each core but two; 1 is this one"
     )
-    parser.add_argument("--framework", type=_of(FRAMEWORKS, "both"), default=FRAMEWORKS, help="torch, tf or both")
-    parser.add_argument("--device", type=_of(DEVICES, "all"), default=DEVICES, help="cpu, cuda or all")
+    frameworks = tuple(FRAMEWORKS)
+    parser.add_argument("--framework", type=_of(frameworks), default=frameworks, help="torch, tf, jax or all")
+    parser.add_argument("--device", type=_of(DEVICES), default=DEVICES, help="cpu, cuda or all")
     parser.add_argument("--op", action="append", default=[], choices=NAMED, help="this operator; may be given again")
     parser.add_argument("--way", action="append", default=[], choices=ALL_WAYS, help="may be given again")
     parser.add_argument(
@@ -149,11 +150,11 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _of(names: tuple[str, ...], every: str) -> Callable[[str], tuple[str, ...]]:
+def _of(names: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
-        if text not in (*names, every):
-            raise argparse.ArgumentTypeError(f"one of {', '.join((*names, every))}; got {text}")
-        return names if text == every else (text,)
+        if text not in (*names, "all"):
+            raise argparse.ArgumentTypeError(f"one of {', '.join((*names, 'all'))}; got {text}")
+        return names if text == "all" else (text,)
 
     return parse
 

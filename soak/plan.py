@@ -18,7 +18,8 @@ from tests.specifications import SPECIFICATIONS
 
 DRAWN = tuple(spec for spec in SPECIFICATIONS if not spec.value_suites_only)
 NAMED = {spec.name: spec for spec in DRAWN}
-FRAMEWORKS = ("torch", "tf")
+# Frequency of each framework, per thousand calls: eager TensorFlow is slow, and JAX compiles most calls.
+FRAMEWORKS = {"torch": 657, "tf": 328, "jax": 15}
 DEVICES = ("cpu", "cuda")
 
 # Frequency of each way to call an operator, per thousand calls. Ways that trace or compile are expensive.
@@ -46,11 +47,26 @@ WAYS: Mapping[str, Mapping[str, int]] = {
         "graph": 20,
         "XLA": 10,
     },
+    "jax": {
+        "forward": 300,
+        "backward": 500,
+        "jvp": 40,
+        "double backward": 40,
+        "vmap": 40,
+        "vmap of gradients": 40,
+        "threads": 20,
+        "XLA": 20,
+    },
 }
 # Compiled ways use one dtype, one set of options and one number of threads per operator, so it is compiled once.
 COMPILED = ("compiled", "graph", "XLA")
-# Ways that cache traces or compiled code. TensorFlow's forward mode caches a function per operator and shape.
-CACHING = (*(("torch", way) for way in COMPILED), *(("tf", way) for way in (*COMPILED, "jvp")))
+# Ways that cache traces or compiled code. TensorFlow's forward mode caches a function per operator and shape, and JAX
+# caches one for every call.
+CACHING = (
+    *(("torch", way) for way in COMPILED),
+    *(("tf", way) for way in (*COMPILED, "jvp")),
+    *(("jax", way) for way in WAYS["jax"]),
+)
 MAPPED = ("vmap", "vmap of gradients")
 SMALL = ("jvp", "double backward", *MAPPED)
 # Frequency of each upper limit on the elements of the largest input, per thousand calls.
@@ -76,7 +92,7 @@ class Plan:
     any_layout: bool
     some_gradients: bool  # False: all gradients
     threads: int  # PyTorch's intra-op threads
-    is_cross_checked: bool  # True if compared with the other framework, provided that its bits are guaranteed
+    is_cross_checked: bool  # True if compared with another framework, provided that its bits are guaranteed
 
     def __str__(self) -> str:
         where = f"{self.operator} in {self.framework} on {self.device}, {self.way}, {self.dtype}"
@@ -118,7 +134,7 @@ class Plan:
 
 def draw(seed: int, number: int) -> Plan:
     random = np.random.default_rng([seed, number])
-    framework, device = pick(random, "torch", "torch", "tf"), pick(random, *DEVICES)  # TensorFlow is slow
+    framework, device = weighted(random, FRAMEWORKS), pick(random, *DEVICES)
     spec = pick(random, *DRAWN)
     way, most = weighted(random, WAYS[framework]), weighted(random, SIZES)
     dtype = pick(random, *DTYPES)

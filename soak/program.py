@@ -9,11 +9,11 @@ from types import ModuleType
 
 import numpy as np
 
-from soak import tf_side, torch_side
+from soak import jax_side, tf_side, torch_side
 from soak.call import THREADS, Call
 from soak.layout import Tensor
 
-SIDES: dict[str, ModuleType] = {"torch": torch_side, "tf": tf_side}
+SIDES: dict[str, ModuleType] = {"torch": torch_side, "tf": tf_side, "jax": jax_side}
 FOLDER = Path(__file__).parent.parent / "build" / "soak"
 MAX_INLINE_NUMBERS = 100
 
@@ -75,12 +75,13 @@ def repetition_program(call: Call) -> str:
 
 
 def parity_program(call: Call, ways: dict[str, str], count: int) -> str:
-    """A program that compares the first `count` results of both frameworks, each called in its way."""
+    """A program that compares the first `count` results of two frameworks, each called in its way."""
     lines = []
     for framework, way in ways.items():
         results = SIDES[framework].LIST.format(results=f"run()[:{count}]")
         lines += [*_preparation(call, framework, way), f"in_{framework} = {results}"]
-    return _joined([*lines, "assert repr(in_torch) == repr(in_tf), (in_torch, in_tf)"])
+    one, other = (f"in_{framework}" for framework in ways)
+    return _joined([*lines, f"assert repr({one}) == repr({other}), ({one}, {other})"])
 
 
 def _joined(lines: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 from soak.plan import Key
 from soak.worker import Report, Sample
 
-NAMES = {"torch": "PyTorch", "tf": "TensorFlow", "cpu": "CPU", "cuda": "GPU"}
+NAMES = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "cpu": "CPU", "cuda": "GPU"}
 WARMUP = 0.2  # fraction of a process's calls after which all caches are filled
 # Memory growth allowed to a process after 60% of its calls, in bytes: in total for the allocators, and per call.
 NOISE, LEAK = 64 * 2**20, 64
@@ -63,7 +63,7 @@ def problems(reports: Sequence[Report], judged: bool) -> list[str]:
 
 
 def _table(title: str, calls: Counter[Key], failed: Counter[Key], place: int) -> Table:
-    sides = sorted({key[:2] for key in calls}, key=lambda side: (side[0] == "tf", side[1]))
+    sides = sorted({key[:2] for key in calls}, key=lambda side: [*map([*NAMES].index, side)])
     table = Table(title, box=box.MARKDOWN)
     for framework, device in sides:
         table.add_column(f"{NAMES[framework]}, {NAMES[device]}", justify="right")

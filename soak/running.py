@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from soak import program, tf_side, torch_side
+from soak import program
 from soak.call import THREADS, Call, Wrong, build
-from soak.plan import FRAMEWORKS, Plan
+from soak.plan import Plan
 from tests.helpers.frameworks import backend
 from tests.helpers.numerics import assert_same_bits
 
-# Ways that run only the operators' kernels, with the same bits in both frameworks -> the other framework's way.
+# Ways that run only the operators' kernels, with the same bits in all frameworks -> the other framework's way.
 SAME_BITS = {
     "forward": "forward",
     "inference mode": "forward",
@@ -41,11 +41,11 @@ def side(framework: str, device: str) -> Any:
     found = backend(framework, device)
     if isinstance(found, str):
         return None
-    return (torch_side if framework == "torch" else tf_side).Side(found)
+    return program.SIDES[framework].Side(found)
 
 
 def attempt(plan: Plan, compare: bool = True) -> Failure | None:
-    """Makes the call. `compare`: True if the other framework may be used as well."""
+    """Makes the call. `compare`: True if another framework may be used as well."""
     call = build(plan)
     try:
         results = _results(call, plan.framework, call.way, 2 if call.way in SAME_BITS else 1)
@@ -60,7 +60,7 @@ def attempt(plan: Plan, compare: bool = True) -> Failure | None:
             _assert_same(call, again, results[0])
     except AssertionError as error:
         return Failure(plan, "repetition", f"the same call again: {error}", program.repetition_program(call))
-    other = FRAMEWORKS[1 - FRAMEWORKS.index(plan.framework)]
+    other = "tf" if plan.framework == "torch" else "torch"
     if not (compare and plan.is_cross_checked and call.way in SAME_BITS and side(other, plan.device)):
         return None
     if not (call.spec.bits_follow_from_values or call.has_plain_tensors):

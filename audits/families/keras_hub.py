@@ -30,7 +30,7 @@ from audits.families.counting import (
     Entry,
     counted,
 )
-from fusedops.tf.keras import internals
+from fusedops.keras_layers import internals
 from fusedops.tf.keras.conversion import reported
 
 IMPORTED = [__name__, "fusedops.tf.keras.hub.rotary", "fusedops.tf.keras.hub.transformer"]

@@ -4,28 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.cases.case import BOTH, Case, Goal, attention_case, decoding
+from benchmarks.cases.case import ALL, BOTH, Case, Goal, attention_case, decoding
+from benchmarks.cases.over_rows import JAX_GOALS
+from benchmarks.operators import OPERATORS
 
 TOKENS, FEATURES = 16384, 2048
 SIZES = ((64, 1024), (64, 16384), (128, 1024), (128, 4096), (128, 16384))  # (head dimension, positions)
 LONG = (32_768, 131_072)
 KINDS = ("attention", "attention_causal")
+OPTIONS = ("attention_alibi_causal", "attention_sinks_causal", "attention_offset_causal")
+STEP = (4, 4096, 16, 128)
+XLA_POSITIONS = 4096  # the scores of more would fill a GPU
+GOALS = {
+    "forward": (Goal("torch", "cuDNN", 0.95),),
+    "backward": (Goal("torch", "cuDNN", 0.85), Goal("torch", "flash", 1.5)),
+}
 
 
 def attention() -> Iterator[Case]:
     for features, positions in SIZES:
         shape = (TOKENS // positions, positions, FEATURES // features, features)
+        frameworks = ("torch", "jax") if positions <= XLA_POSITIONS else ("torch",)
         for kind in KINDS:
-            yield attention_case("attention", "cuda", kind, "forward", "bfloat16", shape, Goal("torch", "cuDNN", 0.95))
-            goals = (Goal("torch", "cuDNN", 0.85), Goal("torch", "flash", 1.5))
-            yield attention_case("attention", "cuda", kind, "backward", "bfloat16", shape, *goals)
+            for variant, goals in GOALS.items():
+                where = ("attention", "cuda", kind, variant, "bfloat16", shape)
+                yield attention_case(*where, *goals, *JAX_GOALS, frameworks=frameworks)
     for positions in LONG:
         goal = Goal("torch", "cuDNN", 0.95)
         yield attention_case("attention", "cuda", KINDS[1], "forward", "bfloat16", (1, positions, 16, 128), goal)
-    step = (4, 4096, 16, 128)
-    yield attention_case(
-        "attention", "cuda", KINDS[1], BOTH, "bfloat16", step, Goal("tf", seconds=2.2e-3), frameworks=("torch", "tf")
-    )
+    goals = (Goal("tf", seconds=2.2e-3), *JAX_GOALS)
+    yield attention_case("attention", "cuda", KINDS[1], BOTH, "bfloat16", STEP, *goals, frameworks=ALL)
+
+
+def options() -> Iterator[Case]:
+    """Attention with an option, beside the same without it."""
+    goal = Goal("torch", "without", 1 / 1.03, as_time=True)
+    for kind in OPTIONS:
+        parameters = "float32" if any(x.parameter for x in OPERATORS[kind].inputs) else ""
+        for variant in GOALS:
+            yield attention_case("attention", "cuda", kind, variant, "bfloat16", STEP, goal, parameters=parameters)
 
 
 def decode() -> Iterator[Case]:

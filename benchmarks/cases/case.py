@@ -111,6 +111,8 @@ PUBLISHED = {
     "seeds/relu/forward/float32/1048576": {"native": 45e-6, "simple custom": 40e-6, "optimized custom": 28e-6},
 }
 
+ALL = ("torch", "tf", "jax")  # frameworks
+
 BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # recorded by autograd for a backward that is not run
 
@@ -236,15 +238,16 @@ def product(
     shape: tuple[int, int, int],
     *goals: Goal,
     operator: str = "matmul",
+    frameworks: tuple[str, ...] = ("torch", "tf"),
 ) -> Case:
     """A case of a matrix product or a layer; the backward has two products for each one of the forward."""
-    products = WEIGHTS[operator] * (3 if variant == BOTH else 1)
-    return Case(section, device, operator, variant, dtype, shape, products * 2.0 * prod(shape), "FLOP", goals=goals)
+    work = WEIGHTS[operator] * (3 if variant == BOTH else 1) * 2.0 * prod(shape)
+    return Case(section, device, operator, variant, dtype, shape, work, "FLOP", frameworks, goals)
 
 
-def as_fast_as_in_torch() -> Goal:
-    """TensorFlow's time is at most 3 % above PyTorch's, both by the host's clock: TensorFlow has no events."""
-    return Goal("tf", "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
+def as_fast_as_in_torch(framework: str = "tf") -> Goal:
+    """The framework's time is at most 3 % above PyTorch's, both by the host's clock: others have no events."""
+    return Goal(framework, "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
 
 
 def decoding(device: str, dtype: str, keys: tuple[int, int, int, int], *goals: Goal) -> Case:
@@ -262,9 +265,11 @@ def attention_case(
     shape: tuple[int, int, int, int],
     *goals: Goal,
     frameworks: tuple[str, ...] = ("torch",),
+    parameters: str = "",
 ) -> Case:
     """A case of attention: two products over the visible scores in the forward, five in the backward."""
     positions = shape[1]
     each = 2.0 * prod(shape) * positions / (2 if operator.endswith("causal") else 1)
     products = {"forward": 2, "backward": 5, BOTH: 7}[variant]
-    return Case(section, device, operator, variant, dtype, shape, products * each, "FLOP", frameworks, goals)
+    work = products * each
+    return Case(section, device, operator, variant, dtype, shape, work, "FLOP", frameworks, goals, parameters)

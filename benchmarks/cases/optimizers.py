@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from benchmarks.cases.case import OPTIMIZERS, SIZES, Case
+from benchmarks.cases.case import ALL, OPTIMIZERS, SIZES, Case, Goal
 from benchmarks.operators.models import ADAMW
 
 SMALL = 1000  # elements of a small tensor
@@ -22,7 +22,8 @@ def optimizers() -> Iterator[Case]:
 
 
 def _case(device: str, variant: str, dtype: str, shape: tuple[int, int]) -> Case:
-    return Case(OPTIMIZERS, device, ADAMW, variant, dtype, shape, float(MOVES * prod(shape) * SIZES[dtype]), "B")
+    work = float(MOVES * prod(shape) * SIZES[dtype])
+    return Case(OPTIMIZERS, device, ADAMW, variant, dtype, shape, work, "B", ALL, (Goal("jax", "XLA"),))
 
 
 def sizes_of(case: Case) -> list[int]:

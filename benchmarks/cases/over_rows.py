@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.cases.case import BOTH, SIZES, Case, Goal, as_fast_as_in_torch, bandwidth_case
+from benchmarks.cases.case import ALL, BOTH, SIZES, Case, Goal, as_fast_as_in_torch, bandwidth_case
 from benchmarks.operators import FLOAT8, OPERATORS, OVER_ROWS
+from benchmarks.operators.record import Operator
 
 VARIANTS = ("forward", BOTH)
 NORMS = (OPERATORS["rms_norm"], OPERATORS["layer_norm"])
@@ -36,12 +37,21 @@ def _tf_goals() -> tuple[Goal, ...]:
     return as_fast_as_in_torch(), Goal("tf", "XLA"), Goal("tf", "XLA", implementation=graph)
 
 
+JAX_GOALS = (as_fast_as_in_torch("jax"), Goal("jax", "XLA"))
+
+
+def _frameworks(operator: Operator) -> tuple[str, ...]:
+    return ALL[:2] if operator.random else ALL  # JAX has no generator of seeds
+
+
 def _rows() -> Iterator[Case]:
     for operator in OVER_ROWS:
-        shape = operator.shape(*operator.largest)
+        shape, frameworks = operator.shape(*operator.largest), _frameworks(operator)
         for variant, times in zip(VARIANTS, operator.floors, strict=True):
-            goals = (*_goals(times), *_tf_goals())
-            yield bandwidth_case("rows", "cuda", operator.name, variant, "bfloat16", shape, *goals)
+            goals = (*_goals(times), *_tf_goals(), *JAX_GOALS)
+            yield bandwidth_case(
+                "rows", "cuda", operator.name, variant, "bfloat16", shape, *goals, frameworks=frameworks
+            )
     for operator in REPRESENTATIVES:
         for variant, times in zip(VARIANTS, (1.10, 1.25), strict=True):
             goals = (*_goals(times), *_tf_goals())
@@ -100,4 +110,5 @@ def _cpu() -> Iterator[Case]:
             Goal("torch", "eager"),
             *(Goal("tf", baseline, speed) for baseline, speed in operator.tf_speeds.items()),
         ]
-        yield bandwidth_case("cpu-rows", "cpu", operator.name, BOTH, "float32", operator.shape(4096, 1024), *goals)
+        shape, frameworks = operator.shape(4096, 1024), _frameworks(operator)
+        yield bandwidth_case("cpu-rows", "cpu", operator.name, BOTH, "float32", shape, *goals, frameworks=frameworks)

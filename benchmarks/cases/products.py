@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.cases.case import BOTH, Case, Goal, as_fast_as_in_torch, product
-from benchmarks.cases.over_rows import VARIANTS
+from benchmarks.cases.case import ALL, BOTH, Case, Goal, as_fast_as_in_torch, product
+from benchmarks.cases.over_rows import JAX_GOALS, VARIANTS
 from benchmarks.operators import OPERATORS
 
 # Transposes in C = A·B and in its backward: dC·Bᵀ and Aᵀ·dC.
@@ -38,8 +38,8 @@ def linear() -> Iterator[Case]:
         for shape in shapes:
             for variant, times in zip(VARIANTS, OPERATORS[operator].floors, strict=True):
                 floor = (Goal("torch", "products", 1 / times, as_time=True),) if times else ()
-                goals = (*floor, *baselines, as_fast_as_in_torch())
-                yield product("linear", "cuda", variant, "bfloat16", shape, *goals, operator=operator)
+                goals = (*floor, *baselines, as_fast_as_in_torch(), *JAX_GOALS)
+                yield product("linear", "cuda", variant, "bfloat16", shape, *goals, operator=operator, frameworks=ALL)
 
 
 def cpu() -> Iterator[Case]:

@@ -19,6 +19,7 @@ PACKAGES = {
     "triton": "triton",
     "tensorflow": "tensorflow",
     "tensorflow-cpu": "tensorflow",
+    "jax": "jax",
     "keras": "keras",
     "keras-hub": "keras-hub",
     "transformers": "transformers",

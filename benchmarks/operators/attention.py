@@ -6,8 +6,11 @@ In decoding the shape is that of the keys, and the call is bound by reading keys
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from benchmarks.operators.record import Function, Input, Layout, Operator
 
@@ -76,6 +79,33 @@ def _attention(name: str, causal: bool) -> Operator:
     )
 
 
+def _of_a_head(case: Any) -> Layout:
+    return Layout(case.shape[2:3], 0)
+
+
+def _with_option(option: str, *inputs: Input, **fixed: Any) -> Operator:
+    """Causal attention with an option: further inputs, or a fixed argument that changes no result."""
+    names = [x.name for x in inputs]
+    options = {"causal": True, **fixed}
+
+    def formula(n: Any) -> Function:
+        return lambda q, k, v, *more: n.attention(q, k, v, causal=True, **dict(zip(names, more, strict=True)))
+
+    return replace(
+        _attention(f"attention_{option}_causal", causal=True),
+        inputs=(*(Input(x, _heads) for x in "qkv"), *inputs),
+        options=lambda case: options,
+        formula=formula,
+        torch=None,
+        torch_others={},
+        without="attention_causal",
+    )
+
+
+def _slopes(shape: tuple[int, ...]) -> np.ndarray:
+    return 2.0 ** (-8 * np.arange(1, shape[0] + 1) / shape[0])
+
+
 OPERATORS = (
     Operator(
         "softmax",
@@ -92,6 +122,9 @@ OPERATORS = (
     ),
     _attention("attention", causal=False),
     _attention("attention_causal", causal=True),
+    _with_option("alibi", Input("alibi", _of_a_head, gradient=False, parameter=True, values=_slopes, keyword=True)),
+    _with_option("sinks", Input("sinks", _of_a_head, keyword=True)),
+    _with_option("offset", query_offset=0),
     Operator(
         "attention_decoding",
         function="attention",

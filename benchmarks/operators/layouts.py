@@ -1,4 +1,4 @@
-"""The inputs and results of a case, for both frameworks, from the operator's record."""
+"""The inputs and results of a case, for all frameworks, from the operator's record."""
 
 from __future__ import annotations
 
@@ -52,12 +52,21 @@ def formula(functions: dict[str, Any], matmul: Callable[[bool, bool], Function],
 
 
 def public(package: Any, case: Case) -> Function:
-    """The function of `fusedops.torch` or `fusedops.tf`, with its options."""
+    """The function of a package, such as `fusedops.torch`, with its options."""
     operator = OPERATORS[case.operator]
     if operator.own:
         return expression(package, case)
     function = getattr(package, operator.function or operator.name)
-    return partial(function, **operator.options(case)) if operator.options else function
+    if operator.options:
+        function = partial(function, **operator.options(case))
+    return _with_keywords(function, [x.name for x in operator.inputs if x.keyword])
+
+
+def _with_keywords(function: Function, names: list[str]) -> Function:
+    """The function, called with the last arguments by these names."""
+    if not names:
+        return function
+    return lambda *given: function(*given[: -len(names)], **dict(zip(names, given[-len(names) :], strict=True)))
 
 
 def expression(package: Any, case: Case, name: str | None = None) -> Function:

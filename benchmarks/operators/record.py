@@ -41,6 +41,7 @@ class Input:
     parameter: bool = False  # may have another dtype than the other inputs
     classes: Callable[[Any], int] | None = None  # of a case: values are integers below it
     values: float | Callable[[Shape], np.ndarray] | None = None  # instead of random ones
+    keyword: bool = False  # a keyword argument of the public function; behind all others
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Operator:
     torch_others: Mapping[str, Callable[[Any], Function]] = field(default_factory=dict)  # by baseline; on GPUs
 
     function: str = ""  # the public function, if its name differs
+    without: str = ""  # the operator without an option, timed beside this one in PyTorch
 
     # The operator as an expression over the names of its inputs. `own`: fusedops has no operator for it.
     expression: str = ""

@@ -13,7 +13,7 @@ from benchmarks.results.schema import Run
 
 Machines = Mapping[str, Sequence[Run]]  # runs by the name of their file
 
-FRAMEWORKS = ("torch", "tensorflow")  # packages whose runs state their version in more detail
+FRAMEWORKS = ("torch", "tensorflow", "jax")  # packages whose runs state their version in more detail
 BUSY = 0.5  # load average per core above which other work ran on the machine
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.cases.case import HOST_SECTIONS
 from benchmarks.results.schema import Row
 
-TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
-# Implementations that do the same work by other means, in either framework.
+TITLES = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX"}
+# Implementations that do the same work by other means, in any framework.
 BASELINES = ("eager", "compiled", "Liger", "QuACK", "cuDNN", "flash", "graph", "XLA")
 HOST_BOUND = 0.9  # if the host issues calls for a greater fraction of the time, the time is the host's
 NOT_SLOWER = 1.02  # ratio to the fastest baseline's time; two measurements of one implementation differ by this much

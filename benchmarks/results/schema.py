@@ -85,7 +85,7 @@ class Row(_Row, total=False):
 
 
 class Run(TypedDict):
-    framework: str  # "torch" or "tf"
+    framework: str  # "torch", "tf" or "jax"
     quick: bool
     environment: Environment
     results: list[Row]

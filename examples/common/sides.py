@@ -32,13 +32,13 @@ _SIDES = (
 def load() -> tuple[str, list[Any], list[str]]:
     """The device, one side for each installed framework (PyTorch first), and sentences on missing ones.
 
-    The sides are classes of the modules `in_torch`, `in_tf` and, if it has one, `in_jax` of the running example. A
-    missing JAX is no sentence: few have all three frameworks.
+    The sides are classes of the modules `in_torch`, `in_tf` and `in_jax` of the running example. A missing JAX is no
+    sentence: few have all three frameworks.
     """
     classes, missing = [], []
     with _quiet():
         for module, name, title in _SIDES:
-            if module == "in_jax" and not all(map(importlib.util.find_spec, (module, "jax"))):
+            if module == "in_jax" and importlib.util.find_spec("jax") is None:
                 continue
             try:
                 classes.append(getattr(importlib.import_module(module), name))

@@ -36,6 +36,11 @@ def found_sides(console: Console, trained: str) -> tuple[str, list[Any]]:
     return device, found
 
 
+def listed(titles: Sequence[str]) -> str:
+    """The titles as in a sentence."""
+    return " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
+
+
 def progress_bar(console: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)

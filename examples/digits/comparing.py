@@ -1,8 +1,8 @@
-"""Compares two frameworks bit by bit: the logits of all test images, and the gradients of one batch."""
+"""Compares frameworks bit by bit: the logits of all test images, and the gradients of one batch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ BATCH = 128
 class Comparison:
     what: str
     operators: str  # "fusedops" or "their own"
-    compiled: bool  # True if the second framework ran a graph
+    other: str  # the framework that is compared with PyTorch
+    compiled: bool  # True if it ran a graph
     first: np.ndarray
     second: np.ndarray
 
@@ -46,11 +47,20 @@ def compare(first: Any, second: Any, parameters: Mapping[str, np.ndarray], digit
         gradients = _joined(first.gradients(fo, parameters, batch, upstream, compiled=False))
         for compiled in second.compiled:
             other_logits = second.logits(other, parameters, digits.test_images, compiled)
-            result.append(Comparison("test logits", operators, compiled, logits, other_logits))
+            result.append(Comparison("test logits", operators, second.title, compiled, logits, other_logits))
         for compiled in second.compiled:
             other_gradients = _joined(second.gradients(other, parameters, batch, upstream, compiled))
-            result.append(Comparison("gradients", operators, compiled, gradients, other_gradients))
+            result.append(Comparison("gradients", operators, second.title, compiled, gradients, other_gradients))
     return result
+
+
+def of_logits(comparisons: Iterable[Comparison]) -> list[Comparison]:
+    """The comparisons of test logits, one for each framework and its operators."""
+    found: dict[tuple[str, str], Comparison] = {}
+    for c in comparisons:
+        if c.what == "test logits":
+            found.setdefault((c.operators, c.other), c)
+    return list(found.values())
 
 
 def _joined(gradients: Mapping[str, np.ndarray]) -> np.ndarray:

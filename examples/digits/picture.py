@@ -9,7 +9,7 @@ import numpy as np
 from common import picture
 from common.picture import BASELINE, FUSED, INK
 from common.stopwatch import Times
-from comparing import Comparison
+from comparing import Comparison, of_logits
 from data import Digits
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
@@ -33,7 +33,7 @@ def save(
         _confusion(middle, logits, digits.test_labels)
         _hardest(right, logits, digits)
 
-        compared = [c for c in comparisons if c.what == "test logits" and not c.compiled]
+        compared = of_logits(comparisons)
         if compared:
             maps, bars = bottom.subfigures(1, 2, width_ratios=(1, 2.1), wspace=0.03)
             for axes, comparison in zip(maps.subplots(1, len(compared), sharey=True), compared, strict=True):
@@ -98,6 +98,6 @@ def _bits(axes: Axes, comparison: Comparison) -> None:
     """One cell per test logit, darker the more bits differ."""
     bits = comparison.differing_bits
     axes.imshow(bits, cmap=DIFFERENCES, vmin=0, vmax=12, aspect="auto", interpolation="nearest")
-    axes.set_title(f"{comparison.operators}: {bits.sum():,} bits", size=10, weight="normal")
+    axes.set_title(f"{comparison.other},\n{comparison.operators}:\n{bits.sum():,} bits", size=10, weight="normal")
     axes.set(xlabel="logit of digit", xticks=range(0, 10, 3))
     axes.spines[:].set_visible(True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from comparing import Comparison
+from comparing import Comparison, of_logits
 from data import accuracy
 from rich.table import Table
 
 
 def bits(comparisons: Sequence[Comparison]) -> Table:
-    table = Table(title="PyTorch and TensorFlow with the same weights: what differs", title_justify="left")
+    table = Table(title="What differs from PyTorch with the same weights", title_justify="left")
     for heading in ("operators", "what", "values", "bits"):
         table.add_column(heading, justify="right" if heading in ("values", "bits") else "left")
     for i, c in enumerate(comparisons):
         values = np.count_nonzero(c.differing_bits)
         table.add_row(
             c.operators,
-            f"{c.what}, {'graph' if c.compiled else 'eager'}",
+            f"{c.what}, {c.other} {'compiled' if c.compiled else 'eager'}",
             f"{values:,} of {c.first.size:,}",
             f"{c.differing_bits.sum():,} of {c.bits:,}",
             style="green" if values == 0 else "",
@@ -29,11 +29,13 @@ def bits(comparisons: Sequence[Comparison]) -> Table:
 
 def accuracies(comparisons: Sequence[Comparison], labels: np.ndarray) -> Table:
     table = Table(title="Test accuracy", title_justify="left")
-    for heading in ("operators", "PyTorch", "TensorFlow"):
+    compared = of_logits(comparisons)
+    for heading in ("operators", "PyTorch", *dict.fromkeys(c.other for c in compared)):
         table.add_column(heading, justify="left" if heading == "operators" else "right")
-    for c in comparisons:
-        if c.what == "test logits" and not c.compiled:
-            table.add_row(c.operators, *(percent(accuracy(logits, labels)) for logits in (c.first, c.second)))
+    for operators in dict.fromkeys(c.operators for c in compared):
+        first, *others = [c for c in compared if c.operators == operators]
+        logits = [first.first, first.second, *(c.second for c in others)]
+        table.add_row(operators, *(percent(accuracy(x, labels)) for x in logits))
     return table
 
 

@@ -1,4 +1,4 @@
-"""Trains a network of fusedops's operators in PyTorch, moves it to TensorFlow, and compares the two bit by bit.
+"""Trains a network of fusedops's operators in PyTorch, moves it to the other frameworks, and compares their bits.
 
 `python examples/digits/train.py` needs no download and less than a minute.
 """
@@ -18,7 +18,7 @@ import picture
 import tables
 from common.stopwatch import Stopwatch
 from common.tables import times
-from common.terminal import found_sides, measure_with_bar, options, progress_bar, say
+from common.terminal import found_sides, listed, measure_with_bar, options, progress_bar, say
 from comparing import Comparison, compare
 from rich.console import Console
 from rich.progress import Progress
@@ -35,12 +35,12 @@ def main() -> int:
     console = Console(highlight=False)
     device, found = found_sides(console, "network")
     digits = data.load()
-    titles = " and ".join(side.title for side in found)
+    titles = listed([side.title for side in found])
     train, test = len(digits.train_labels), len(digits.test_labels)
     say(console, f"{titles} on the {device}: {train} images of digits to train on, {test} to test")
     with progress_bar(console) as progress:
         trained = train_with_bar(progress, found[0], digits, epochs)
-        comparisons = compare(*found, trained.parameters, digits) if len(found) == 2 else []
+        comparisons = [c for other in found[1:] for c in compare(found[0], other, trained.parameters, digits)]
         measured = measure_with_bar(progress, Stopwatch(timed_work(trained.parameters, digits), seconds), found)
     logits = found[0].logits(found[0].fused, trained.parameters, digits.test_images, compiled=False)
 
@@ -50,7 +50,7 @@ def main() -> int:
     picture.save(given.picture, trained.losses, trained.accuracies, logits, digits, comparisons, measured)
     say(console, f"\npicture: {given.picture}")
     say(console, f"{time.perf_counter() - start:.0f} seconds; test accuracy {tables.percent(trained.accuracies[-1])}")
-    return verdict(console, trained.accuracies[-1], comparisons)
+    return verdict(console, trained.accuracies[-1], titles, comparisons)
 
 
 def train_with_bar(progress: Progress, side: Any, digits: data.Digits, epochs: int) -> Any:
@@ -68,7 +68,7 @@ def train_with_bar(progress: Progress, side: Any, digits: data.Digits, epochs: i
     return training.train(side, digits, epochs, report)
 
 
-def verdict(console: Console, accuracy: float, comparisons: Sequence[Comparison]) -> int:
+def verdict(console: Console, accuracy: float, titles: str, comparisons: Sequence[Comparison]) -> int:
     """Prints the verdict. Returns the exit code: 1 if a bit differs or the accuracy is too low."""
     differing = sum(int(c.differing_bits.sum()) for c in comparisons if c.operators == "fusedops")
     bits = sum(c.bits for c in comparisons if c.operators == "fusedops")
@@ -78,7 +78,7 @@ def verdict(console: Console, accuracy: float, comparisons: Sequence[Comparison]
     if not comparisons:
         say(console, "differing bits between PyTorch and TensorFlow: not compared, TensorFlow is missing", "yellow")
     else:
-        line = f"differing bits between PyTorch and TensorFlow: {differing:,} of {bits:,}"
+        line = f"differing bits between {titles}: {differing:,} of {bits:,}"
         say(console, line, "red" if differing else "bold green")
     return int(too_low or differing > 0)
 

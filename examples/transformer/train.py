@@ -19,7 +19,7 @@ import picture
 import tables
 from common.stopwatch import Stopwatch
 from common.tables import times
-from common.terminal import found_sides, measure_with_bar, options, progress_bar, say
+from common.terminal import found_sides, listed, measure_with_bar, options, progress_bar, say
 from rich.console import Console
 from rich.progress import Progress
 from timing import timed_work
@@ -62,11 +62,6 @@ def main() -> int:
     loss = trained.test_losses[-1][1]
     say(console, f"{time.perf_counter() - start:.0f} seconds; test loss {loss:.3f} nats per character")
     return verdict(console, loss, wanted_loss, titles, written)
-
-
-def listed(titles: Sequence[str]) -> str:
-    """The titles as in a sentence."""
-    return " and ".join(filter(None, [", ".join(titles[:-1]), titles[-1]]))
 
 
 def train_with_bar(progress: Progress, side: Any, text: data.Text, steps: int) -> Any:

@@ -17,12 +17,18 @@ from fusedops.jax.functions import *  # noqa: E402, F403
 from fusedops.jax.operators import OPERATORS as ops  # noqa: E402, F401
 
 if TYPE_CHECKING:
+    from fusedops.jax import keras as keras
     from fusedops.jax import nnx as nnx
     from fusedops.jax import optim as optim
     from fusedops.jax.libraries import load as load
 
-# Lazy, since the operators need neither Flax nor Optax.
-_LAZY = {"load": "fusedops.jax.libraries", "nnx": "fusedops.jax.nnx", "optim": "fusedops.jax.optim"}
+# Lazy, since the operators need neither Keras nor Flax nor Optax.
+_LAZY = {
+    "keras": "fusedops.jax.keras",
+    "load": "fusedops.jax.libraries",
+    "nnx": "fusedops.jax.nnx",
+    "optim": "fusedops.jax.optim",
+}
 if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
     __getattr__ = lazy.members(__name__, _LAZY)
 

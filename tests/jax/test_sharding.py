@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,31 @@ def test_shards_of_a_user(jax_cpu, random):
         np.testing.assert_allclose(got, expected, **CLOSE)
     tangents = [jax.jvp(f, tuple(given), tuple(map(np.cos, given)))[1] for f in (sharded, fo.rms_norm)]
     np.testing.assert_allclose(*tangents, **CLOSE)
+
+
+def test_gradients_kept_by_shards_of_a_user(jax_cpu, random):
+    """In shard_map the forward of linear_cross_entropy keeps its gradients; the compiler may divide any other call."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    rows, whole = jax.sharding.PartitionSpec("data"), jax.sharding.PartitionSpec()
+    given = [random.normal(size=(8, 16)), random.normal(size=(16, 16)), random.integers(0, 16, 8)]
+
+    def step(x, weight, labels):
+        loss, gradients = jax.value_and_grad(fo.linear_cross_entropy, (0, 1))(x, weight, labels)
+        return loss[None], *gradients
+
+    def local(*shards):
+        loss, dx, dweight = step(*shards)
+        return loss, dx, dweight[None]
+
+    in_shards = jax.shard_map(
+        local, mesh=mesh_of(jax), in_specs=(rows, whole, rows), out_specs=(rows, rows, rows), check_vma=False
+    )
+    loss, dx, dweight = jax.jit(in_shards)(*given)
+    for got, exact in zip((loss.mean(0, keepdims=True), dx / PARTS, dweight.mean(0)), step(*given), strict=True):
+        np.testing.assert_allclose(got, exact, **CLOSE)
+    kept = r"linear_cross_entropy\[[^\]]*'true', 'true', 'false'"  # keep_dx, keep_dweight, keep_dbias
+    assert re.search(kept, str(jax.make_jaxpr(in_shards)(*given)))
+    assert not re.search(kept, str(jax.make_jaxpr(step)(*given)))
 
 
 def test_explicit_axes(jax_cpu, random):

@@ -141,7 +141,7 @@ def test_only_exact_classes_are_replaced(fk, keras, capsys):
 
 
 def test_report(fk, keras, capsys, monkeypatch):
-    monkeypatch.setattr("fusedops.tf.keras.dense.has_gpu", lambda: True)  # every machine gives the same report
+    monkeypatch.setattr("fusedops.tf.keras_backend.has_gpu", lambda: True)  # every machine gives the same report
     layers = keras.layers
     model = keras.Sequential(
         [
@@ -160,9 +160,9 @@ def test_report(fk, keras, capsys, monkeypatch):
     fk.convert(model)
     assert capsys.readouterr().out.splitlines() == [
         "fusedops: 4 of 8 layers of 'example' replaced",
-        "     2 Dense   -> fusedops.tf.keras.dense.Dense",
-        "     1 Dropout -> fusedops.tf.keras.dropout.Dropout",
-        "     1 Softmax -> fusedops.tf.keras.softmax.Softmax",
+        "     2 Dense   -> fusedops.keras_layers.dense.Dense",
+        "     1 Dropout -> fusedops.keras_layers.dropout.Dropout",
+        "     1 Softmax -> fusedops.keras_layers.softmax.Softmax",
         "  kept Dense 'bent': activation elu is not among those of the kernel, 19% of the parameters",
         "  kept Dense 'slim': without a bias and an activation there is nothing to fuse, 15% of the parameters",
         "  kept EinsumDense 'einsum': without a bias and an activation there is nothing to fuse, 15% of the parameters",
@@ -188,10 +188,10 @@ def test_the_report_counts_layers_with_kernels(fk, keras, capsys):
         name="example",
     )
     rest = [
-        "     1 LayerNormalization -> fusedops.tf.keras.normalization.LayerNormalization",
-        "     1 LayerNormalization -> fusedops.tf.keras.normalization.LayerNormalization"
+        "     1 LayerNormalization -> fusedops.keras_layers.normalization.LayerNormalization",
+        "     1 LayerNormalization -> fusedops.keras_layers.normalization.LayerNormalization"
         ", if axis 1 is the last of its input",
-        "     1 Softmax            -> fusedops.tf.keras.softmax.Softmax, if axis 2 is the last of its input",
+        "     1 Softmax            -> fusedops.keras_layers.softmax.Softmax, if axis 2 is the last of its input",
         "  kept Dense 'plain': without a bias and an activation there is nothing to fuse",
     ]
     fk.convert(model)
@@ -258,7 +258,7 @@ def test_a_compiled_model_trains_on(fk, keras, random, counted, jit_compile, cap
     slots = lambda: list(model.optimizer.variables)  # noqa: E731
     got = train(model)
     assert counted
-    assert "SparseCategoricalCrossentropy -> fusedops.tf.keras.losses" in capsys.readouterr().out
+    assert "SparseCategoricalCrossentropy -> fusedops.keras_layers.losses" in capsys.readouterr().out
     assert int(model.optimizer.iterations) == 6
     before = slots()
     fk.revert(model)

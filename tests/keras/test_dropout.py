@@ -176,7 +176,7 @@ def test_convert_and_revert(tf_backend, keras, fk, capsys):
     fk.convert(model)
     assert capsys.readouterr().out.splitlines() == [
         "fusedops: 1 of 3 layers of 'example' replaced",
-        "     1 Dropout -> fusedops.tf.keras.dropout.Dropout",
+        "     1 Dropout -> fusedops.keras_layers.dropout.Dropout",
         "  kept Dropout 'rows': noise_shape is set",
         "  kept Dropout 'nothing': rate is 0: it drops nothing",
         "  with the same seed, dropout drops other elements than before: its random numbers are fusedops's",

@@ -426,7 +426,7 @@ def test_another_version_of_keras_hub(tf_backend, hub):
     done = interpreter("-c", code, env=environment(tf_backend.device))
     assert done.returncode == 0, done.stderr
     for sentence in (
-        "1 Softmax -> fusedops.tf.keras.softmax.Softmax",
+        "1 Softmax -> fusedops.keras_layers.softmax.Softmax",
         "this version of KerasHub has other activation functions: cannot import name 'gelu_approximate'",
         "-> fusedops.tf.keras.hub.norms.LlamaLayerNorm",
         "kept GemmaDecoderBlock 'gemma_decoder_block': this version of KerasHub is not known: module ",

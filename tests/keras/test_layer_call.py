@@ -322,7 +322,7 @@ def test_the_call_of_a_class_is_replaced(norm, keras_calls, monkeypatch):
 def test_a_keras_that_is_not_known(norm, keras_calls, monkeypatch):
     """Calls were wrapped before fusedops was imported, or another Keras's layers have other attributes."""
     keras = load_keras()
-    from fusedops.tf.keras import direct
+    from fusedops.keras_layers import direct
 
     layer, x = norm
     assert direct._is_keras_known()

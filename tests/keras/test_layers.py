@@ -45,7 +45,7 @@ def _before(version):
 
 
 def is_left_to_keras(case):
-    from fusedops.tf.keras.dense import has_gpu
+    from fusedops.tf.keras_backend import has_gpu
 
     return case.is_fallback or (case.needs_gpu and not has_gpu())
 
@@ -88,9 +88,7 @@ def test_values_and_gradients(tf_backend, case, policy, random):
 @pytest.mark.parametrize("case", [case for case in FUSED if case.layer in ("Dense", "EinsumDense")], ids=str)
 def test_products_as_where_there_is_a_gpu(tf_cpu, case, random, monkeypatch):
     """The path through `linear`, also with unknown batch and sequence sizes."""
-    from fusedops.tf.keras import dense
-
-    monkeypatch.setattr(dense, "has_gpu", lambda: True)
+    monkeypatch.setattr("fusedops.tf.keras_backend.has_gpu", lambda: True)
     layer, _, exact_layer = built(case, tf_cpu, "float32", random)
     x = tensors(case, tf_cpu, "float64", random)
     function = tf_cpu.tf.function(
@@ -677,9 +675,9 @@ def test_supports_jit(tf_cpu, monkeypatch):
 def test_an_import_without_keras(tf_cpu, monkeypatch):
     """The error names the missing package and the remedy."""
     keras = load_keras()
-    from fusedops.tf.keras import versions
+    from fusedops.keras_layers import versions
 
-    versions.require()
+    versions.require("fusedops.tf.keras", "tensorflow")
     for target, name, value, sentence in (
         (keras.backend, "backend", lambda: "jax", "it runs on jax. Set KERAS_BACKEND=tensorflow before"),
         (keras, "__version__", "2.15.0", "needs Keras 3.12 or newer, and Keras 2.15.0 is installed. Run: pip install"),
@@ -687,16 +685,21 @@ def test_an_import_without_keras(tf_cpu, monkeypatch):
     ):
         with monkeypatch.context() as patch, pytest.raises(ImportError, match=sentence):
             patch.setattr(target, name, value)
-            versions.require()
+            versions.require("fusedops.tf.keras", "tensorflow")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(
+        ImportError, match=r"fusedops\.keras needs Keras's TensorFlow or JAX backend; it runs on torch\."
+    ):
+        versions.require("fusedops.keras", *versions.PACKAGES)
     monkeypatch.setitem(sys.modules, "keras", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r"needs Keras 3\.12 or newer, which is not installed\. Run"):
-        versions.require()
+        versions.require("fusedops.tf.keras", "tensorflow")
 
 
 @pytest.mark.parametrize("module, name", [("backend", "AutocastScope"), ("losses.loss", "reduce_weighted_values")])
 def test_a_keras_whose_own_modules_have_changed(tf_cpu, monkeypatch, module, name):
     keras = load_keras()
-    from fusedops.tf.keras import internals
+    from fusedops.keras_layers import internals
 
     monkeypatch.setattr(keras, "__version__", "3.99.0")
     monkeypatch.delattr(f"keras.src.{module}.{name}")
@@ -706,7 +709,7 @@ def test_a_keras_whose_own_modules_have_changed(tf_cpu, monkeypatch, module, nam
 
 def test_the_pinned_versions_of_keras_are_among_the_tested(tf_cpu):
     load_keras()
-    from fusedops.tf.keras import versions
+    from fusedops.keras_layers import versions
 
     pinned = re.findall(r"^keras==(\S+);", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
     assert sorted(map(loading.release, pinned)) == [

@@ -30,7 +30,7 @@ from rich.console import Console
 from benchmarks import __main__ as command_line
 from benchmarks import distributed
 from benchmarks.__main__ import main
-from benchmarks.cases import all_cases
+from benchmarks.cases import all_cases, attention
 from benchmarks.cases.case import (
     BOTH,
     FIRST_USE,
@@ -54,6 +54,7 @@ from benchmarks.measuring.timing import Effort, HostClock, Implementation
 from benchmarks.operators import ELEMENTWISE, FLOAT8, OPERATORS, OVER_ROWS, layouts, models
 from benchmarks.results import compare, report, schema
 
+ATTENTIONS = {"attention_decoding", *attention.KINDS, *attention.OPTIONS}  # some take seconds on a CPU
 QUICK = Effort(round=0.0, total=0.0, min_rounds=3)
 
 
@@ -357,12 +358,33 @@ def test_every_operator_is_measured(any_backend, measured):
 def test_attention_is_measured(any_backend, measured):
     device, shape = any_backend.device, (1, 64, 2, 16)
     section = "attention-cpu" if device == "cpu" else "attention"
-    cases = [attention_case(section, device, f"attention{kind}", BOTH, "float32", shape) for kind in ("", "_causal")]
-    cases += [decoding(device, "float32", shape)] * (any_backend.framework == "torch")
+    in_torch = any_backend.framework == "torch"
+    kinds = (*attention.KINDS, *(attention.OPTIONS if in_torch else ()))
+    cases = [attention_case(section, device, kind, BOTH, "float32", shape) for kind in kinds]
+    cases += [decoding(device, "float32", shape)] * in_torch
     for case in cases:
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
-        for name in ("fusedops", "eager"):
+        for name in ("fusedops", "eager", *(["without"] if case.operator in attention.OPTIONS else ())):
+            implementation = row["implementations"][name]
+            assert implementation["problem"] is None, (case.key, name, implementation["problem"])
+
+
+def test_compiled_calls_of_jax_are_measured(jax_backend):
+    """The kinds of entries that JAX has, beside XLA's own code; results are checked."""
+    device = jax_backend.device
+    shape, rows = (1, 64, 2, 16), "cpu-rows" if device == "cpu" else "rows"
+    section = "attention-cpu" if device == "cpu" else "attention"
+    optax = next(case for case in all_cases() if case.section == OPTIMIZERS and case.device == "cpu")
+    for case in (
+        bandwidth_case(rows, device, "rms_norm", "forward", "float32", (4, 16)),
+        attention_case(section, device, "attention_causal", "backward", "float32", shape),
+        product(rows, device, BOTH, "float32", (8, 16, 32), operator="linear_cross_entropy"),
+        replace(optax, device=device, shape=(4, 2000)),
+    ):
+        row = contest.measured(side_of("jax"), case, QUICK, quick=False)
+        assert "problem" not in row, (case.key, row["problem"])
+        for name in ("fusedops", "XLA"):
             implementation = row["implementations"][name]
             assert implementation["problem"] is None, (case.key, name, implementation["problem"])
 
@@ -463,9 +485,7 @@ def test_a_shape_replaces_the_tables_own():
     assert {case.dtype for case in chosen} == {"float16", "float64"}
     assert {case.shape for case in chosen} == {(512, 256), (4, 128, 2, 128)}  # the latter is rope's
     assert {case.operator for case in chosen} == OPERATORS.keys() - WEIGHTS.keys() - {
-        "attention",
-        "attention_causal",
-        "attention_decoding",
+        *ATTENTIONS,
         *(operator.name for operator in (*models.OPERATORS, *FLOAT8)),
     }
     assert not any(case.goals for case in chosen)
@@ -478,9 +498,8 @@ def test_a_shape_replaces_the_tables_own():
 
 def test_a_quick_run_has_every_operator_once():
     quick = Selection(quick=True).of(all_cases())
-    attention = {"attention", "attention_causal", "attention_decoding"}  # some take seconds on a CPU
     for device, sections, left_out in (
-        ("cpu", ("cpu", "cpu-rows"), attention | {operator.name for operator in FLOAT8}),
+        ("cpu", ("cpu", "cpu-rows"), ATTENTIONS | {operator.name for operator in FLOAT8}),
         ("cuda", ("stream", "rows", "float8", "matmul", "linear", "attention", "decoding"), set()),
     ):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.frameworks import installed
 from tests.helpers.running import EXAMPLES, run, skip_without
 
 TRAIN = EXAMPLES / "digits" / "train.py"
@@ -24,6 +25,7 @@ def test_no_bit_differs_and_a_picture_is_saved(tmp_path: Path) -> None:
     done = run(str(TRAIN), "--quick", "--picture", str(picture), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
-    assert re.fullmatch(r"differing bits between PyTorch and TensorFlow: 0 of [\d,]+", last)
+    frameworks = "PyTorch, TensorFlow and JAX" if installed("jax") else "PyTorch and TensorFlow"
+    assert re.fullmatch(rf"differing bits between {frameworks}: 0 of [\d,]+", last)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert not done.stderr

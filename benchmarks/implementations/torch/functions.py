@@ -15,7 +15,14 @@ def _upcast(x: torch.Tensor) -> torch.Tensor:
 MAX_QUERIES = 16384  # longer sequences are computed in chunks of queries, since their scores would fill a GPU
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    alibi: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Attention over [batch, positions, heads, features]; several heads of q may share one of k and v."""
     positions = q.shape[1]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -26,7 +33,12 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) 
         if causal:
             visible = torch.ones(last - first, positions, dtype=torch.bool, device=q.device).tril(first)
             scores = scores.masked_fill(~visible, -torch.inf)
-        return torch.softmax(_upcast(scores), -1).to(v.dtype) @ v
+        if alibi is not None:
+            place = torch.arange(positions, device=q.device)
+            scores = scores - alibi[:, None, None] * (place[first:last, None] - place).abs()
+        if sinks is not None:
+            scores = torch.cat((scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)), -1)
+        return torch.softmax(_upcast(scores), -1)[..., : k.shape[2]].to(v.dtype) @ v
 
     step = positions if positions <= MAX_QUERIES else 2048
     chunks = [chunk(first, min(first + step, positions)) for first in range(0, positions, step)]

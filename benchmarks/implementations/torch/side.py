@@ -179,11 +179,13 @@ def implementations(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result["addcmul"] = lambda: Implementation(_addcmul(case), _clock(case), checked=False)
     if not case.is_arithmetic and case.section != "python":
         result["copy"] = lambda: _copy(case, turns)
+    if OPERATORS[case.operator].without:
+        result["without"] = lambda: _without(case, turns)
     if case.is_layer:
         result["products"] = lambda: _products(case, turns)
     if case.device == "cpu":
         return result
-    if "tf" in case.frameworks and case.section != "seeds":
+    if len(case.frameworks) > 1 and case.section != "seeds":
         synchronized = HostClock(torch.cuda.synchronize)
         result["fusedops, host clock"] = lambda: Implementation(call(case, public(fo, case), values), synchronized)
     if case.section in GROWTH:  # compilers and other libraries would recompile for every row length
@@ -240,6 +242,14 @@ def _copy(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
     xs = [next(x for x in values.values() if isinstance(x, torch.Tensor) and x.shape == case.shape) for values in turns]
     copies = [partial(torch.empty_like(x).copy_, x) for x in xs]
     return _timed(case, copies, work=2.0 * xs[0].numel() * xs[0].element_size(), checked=False)
+
+
+def _without(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
+    """The same operator without an option."""
+    plain = replace(case, operator=OPERATORS[case.operator].without)
+    extra = {*OPERATORS[case.operator].names} - {*OPERATORS[plain.operator].names}
+    kept = [{name: value for name, value in values.items() if name not in extra} for values in turns]
+    return _timed(case, _calls(plain, public(fo, plain), kept), checked=False)
 
 
 def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:

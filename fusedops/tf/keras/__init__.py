@@ -7,23 +7,23 @@ last, Keras's own code computes the same result, and `layer.why_not()` says why.
 
 from __future__ import annotations
 
-from fusedops.tf.keras import versions
+from fusedops.keras_layers import versions
 
-versions.require()
+versions.require("fusedops.tf.keras", "tensorflow")
 
+from fusedops.keras_layers import activations as activations  # noqa: E402
+from fusedops.keras_layers.dense import Dense, EinsumDense, GatedDense  # noqa: E402
+from fusedops.keras_layers.dropout import Dropout, DropoutAdd  # noqa: E402
+from fusedops.keras_layers.linear_loss import LinearCrossEntropyLoss  # noqa: E402
+from fusedops.keras_layers.losses import SparseCategoricalCrossentropy  # noqa: E402
+from fusedops.keras_layers.normalization import LayerNormalization, RMSNormalization  # noqa: E402
+from fusedops.keras_layers.residual import AddLayerNormalization, AddRMSNormalization  # noqa: E402
+from fusedops.keras_layers.rotary import RotaryEmbedding  # noqa: E402
+from fusedops.keras_layers.softmax import Softmax  # noqa: E402
 from fusedops.tf import symbolic as symbolic  # noqa: E402  for its effect: a TensorFlow may not have imported Keras
-from fusedops.tf.keras import activations as activations  # noqa: E402
 from fusedops.tf.keras import optimizers as optimizers  # noqa: E402
 from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
-from fusedops.tf.keras.dense import Dense, EinsumDense, GatedDense  # noqa: E402
-from fusedops.tf.keras.dropout import Dropout, DropoutAdd  # noqa: E402
-from fusedops.tf.keras.linear_loss import LinearCrossEntropyLoss  # noqa: E402
-from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
-from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization  # noqa: E402
-from fusedops.tf.keras.residual import AddLayerNormalization, AddRMSNormalization  # noqa: E402
-from fusedops.tf.keras.rotary import RotaryEmbedding  # noqa: E402
-from fusedops.tf.keras.softmax import Softmax  # noqa: E402
 
 __all__ = [
     "AddLayerNormalization",

@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 import fusedops.tf as fo
-from fusedops.tf.keras import internals
-from fusedops.tf.keras.dense import EinsumDense
-from fusedops.tf.keras.layer import FusedLayer, register
+from fusedops.keras_layers import internals
+from fusedops.keras_layers.dense import EinsumDense
+from fusedops.keras_layers.layer import FusedLayer, register
 from fusedops.tf.keras.visibility import (
     Visibility,
     attend,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import keras
 
 from fusedops import conversion
+from fusedops.keras_layers import internals
+from fusedops.keras_layers.conversion import compiled_models, layers_of, losses_of
 from fusedops.tf import xla
-from fusedops.tf.keras import fused_loss, hub, internals, traces
-from fusedops.tf.keras.counterparts import RULES, Layers
+from fusedops.tf.keras import fused_loss, hub, traces
+from fusedops.tf.keras.counterparts import RULES, AllLayers
 
 _Model = TypeVar("_Model", bound=keras.layers.Layer)
 
@@ -69,9 +71,9 @@ def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> 
 
 def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.Report:
     """`convert` with its report as an object."""
-    layers = _layers("convert", model)
-    losses = _losses(layers)
-    rules = Layers(fuse_loss)
+    layers = layers_of("convert", model)
+    losses = losses_of(layers)
+    rules = AllLayers(fuse_loss)
     report = conversion.Report(rules, model.name)
     try:
         hub.learn_activations()
@@ -82,7 +84,7 @@ def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.R
     if _resolve_xla(layers):
         report.notes.append(f"XLA is turned off for this model: {xla.fault}")
     report.notes += traces.forget(layers)
-    trained = list(filter(fused_loss.has_loss, _compiled(layers)))
+    trained = list(filter(fused_loss.has_loss, compiled_models(layers)))
     report.notes += filter(None, (fused_loss.note(each, fuse_loss) for each in trained))
     if fuse_loss and not trained:
         report.notes.append(
@@ -107,42 +109,25 @@ def revert(model: _Model) -> _Model:
     Raises:
         TypeError: it is not a Keras model or layer.
     """
-    layers = _layers("revert", model)
-    conversion.revert([*layers, *_losses(layers), *_optimizers(layers)], RULES)
+    layers = layers_of("revert", model)
+    conversion.revert([*layers, *losses_of(layers), *_optimizers(layers)], RULES)
     _resolve_xla(layers)
     for fault in traces.forget(layers):
         warnings.warn(f"fusedops.tf.keras.revert: {fault}", stacklevel=2)
     return model
 
 
-def _layers(function: str, model: Any) -> list[keras.layers.Layer]:
-    """The model and every layer in it, each once."""
-    if not isinstance(model, keras.layers.Layer):
-        raise conversion.no_model(f"fusedops.tf.keras.{function}", "a Keras 3 model or layer", model)
-    return internals.layers(model)
-
-
-def _losses(layers: list[keras.layers.Layer]) -> list[keras.losses.Loss]:
-    """The losses of the compiled models among the layers."""
-    losses = [loss for model in _compiled(layers) for loss in keras.tree.flatten(model.loss)]
-    return [loss for loss in dict.fromkeys(losses) if isinstance(loss, keras.losses.Loss)]
-
-
 def _optimizers(layers: list[keras.layers.Layer]) -> list[keras.optimizers.Optimizer]:
     """The optimizers of the compiled models among the layers, if they have counterparts."""
-    found = [model.optimizer for model in _compiled(layers)]
+    found = [model.optimizer for model in compiled_models(layers)]
     found = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in found]  # of a LossScaleOptimizer
     return [x for x in dict.fromkeys(found) if RULES.is_ours(x) or RULES.is_known(type(x))]
-
-
-def _compiled(layers: list[keras.layers.Layer]) -> list[keras.Model]:
-    return [layer for layer in layers if isinstance(layer, keras.Model) and layer.compiled]
 
 
 def _resolve_xla(layers: list[keras.layers.Layer]) -> bool:
     """Turns XLA off for compiled models with a layer unknown to XLA, or on again. True if any was turned off."""
     turned_off = False
-    for model in _compiled(layers):
+    for model in compiled_models(layers):
         parts = [*internals.layers(model), *filter(RULES.is_ours, _optimizers([model]))]
         able = all(part.supports_jit for part in parts)
         if model.jit_compile and not able:

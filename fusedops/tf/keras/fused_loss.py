@@ -13,12 +13,13 @@ from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import keras
+import tensorflow as tf
 
 from fusedops.conversion import subclass
-from fusedops.tf.keras.internals import Functional, functional_of, metrics_of, unpack_singleton
-from fusedops.tf.keras.layer import FusedLayer
-from fusedops.tf.keras.logits import Head, Logits
-from fusedops.tf.keras.losses import SparseCategoricalCrossentropy
+from fusedops.keras_layers.internals import Functional, functional_of, metrics_of, unpack_singleton
+from fusedops.keras_layers.layer import FusedLayer
+from fusedops.keras_layers.logits import Head, Logits
+from fusedops.keras_layers.losses import SparseCategoricalCrossentropy
 
 KINDS = (Functional, keras.Sequential)  # of models whose steps can omit logits
 
@@ -178,7 +179,7 @@ def note(model: keras.Model, asked: bool) -> str | None:
     if reason not in (None, _METRICS):
         return None
     heads = [head for head in _heads(model) if head]
-    saving = f"{sum(2 * head.classes * head.dtype.size for head in heads) / 1000:,.0f} kB a token"
+    saving = f"{sum(2 * head.classes * tf.as_dtype(head.dtype).size for head in heads) / 1000:,.0f} kB a token"
     if isinstance(model, WithoutLogits) and not reason:
         return f"{model.name!r} makes no logits in training, which saves {saving}"
     if asked or all(len(head.states.shape) < 3 for head in heads):  # a classifier has few logits

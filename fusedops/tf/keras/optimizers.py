@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import tensorflow as tf
 
+from fusedops.keras_layers.layer import register
 from fusedops.tf import xla
-from fusedops.tf.keras.layer import FLOATING, register
+from fusedops.tf.keras_backend import FLOATING
 from fusedops.tf.operators import OPERATORS
 
 __all__ = ["SGD", "Adam", "AdamW"]

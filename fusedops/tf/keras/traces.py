@@ -8,15 +8,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fusedops.keras_layers.conversion import remade
 from fusedops.tf import internals
-
-_COMPILED = ("train_function", "test_function", "predict_function", "generate_function")  # the last is KerasHub's
 
 
 def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
     """Drops every trace that these layers hold, whether Keras made it or a `tf.function` of theirs.
-
-    Keras's functions are made again at once: if a callback of `fit` converts the model, the next step calls them.
 
     Returns:
         At most one sentence, on traces that could not be dropped: `tf.function` has no public way.
@@ -25,11 +22,7 @@ def forget(layers: Iterable[keras.layers.Layer]) -> list[str]:
     stale = []
     for layer in layers:
         for name, value in list(vars(layer).items()):
-            make = getattr(layer, f"make_{name}", None) if name in _COMPILED else None
-            if make and value is not None:
-                setattr(layer, name, None)
-                make()
-            elif _is_traced(value):  # self.step = tf.function(...)
+            if not remade(layer, name, value) and _is_traced(value):  # self.step = tf.function(...)
                 try:
                     setattr(layer, name, internals.untraced(value))
                 except (AttributeError, TypeError):

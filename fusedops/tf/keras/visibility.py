@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 import fusedops.tf as fo
-from fusedops.tf.keras.dropout import next_seed
-from fusedops.tf.keras.layer import FLOATING
+from fusedops.keras_layers.dropout import next_seed
+from fusedops.tf.keras_backend import FLOATING
 
 MAX_FEATURES = 256  # of a head
 

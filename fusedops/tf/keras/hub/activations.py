@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from keras_hub.src.utils.keras_utils import gelu_approximate
 
-from fusedops.tf.keras.activations import FUSED
+from fusedops.keras_layers.activations import FUSED
 
 FUSED[gelu_approximate] = "gelu_tanh"

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras_hub.src.models.edrec import edrec_layers
 
-from fusedops.tf.keras.activations import gelu_tanh
+from fusedops.keras_layers.activations import gelu_tanh
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.mlp import GatedMLP
 from fusedops.tf.keras.hub.norms import FusedRMSNorm

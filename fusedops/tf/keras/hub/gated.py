@@ -9,8 +9,9 @@ import tensorflow as tf
 
 import fusedops.tf as fo
 from fusedops.functions.common import Activation
-from fusedops.tf.keras import activations
-from fusedops.tf.keras.dense import Dense, EinsumDense, has_gpu
+from fusedops.keras_layers import activations
+from fusedops.keras_layers.dense import Dense, EinsumDense
+from fusedops.tf.keras_backend import has_gpu
 
 _OF_DENSE = "btd,df->btf"  # the equation of an EinsumDense that is equivalent to a Dense
 

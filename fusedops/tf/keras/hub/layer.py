@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from fusedops.tf.keras.layer import FusedLayer
+from fusedops.keras_layers.layer import FusedLayer
 
 
 class HubLayer(FusedLayer):

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.keras_layers.layer import parameter
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.layer import parameter
 
 
 class FusedRMSNorm(HubLayer):

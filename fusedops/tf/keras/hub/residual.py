@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusedops.tf.keras.dropout import add, pending_dropout
+from fusedops.keras_layers.dropout import add, pending_dropout
+from fusedops.keras_layers.normalization import LayerNormalization
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
-from fusedops.tf.keras.normalization import LayerNormalization
 
 
 def add_norm(

@@ -7,13 +7,13 @@ from typing import Any
 import tensorflow as tf
 from keras_hub.src.models.t5 import t5_layer_norm, t5_transformer_layer
 
-from fusedops.tf.keras.dropout import add
+from fusedops.keras_layers.dropout import add
+from fusedops.keras_layers.layer import parameter
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gated import activated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
-from fusedops.tf.keras.layer import parameter
 
 
 @saved

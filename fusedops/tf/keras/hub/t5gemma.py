@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from fusedops.tf.keras.activations import gelu_tanh
+from fusedops.keras_layers.activations import gelu_tanh
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.mlp import GatedMLP
 

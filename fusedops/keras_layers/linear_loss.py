@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 import keras
-import tensorflow as tf
+import numpy as np
 
-import fusedops.tf as fo
 from fusedops.functions.common import Reduction
-from fusedops.tf.keras.layer import FusedLayer, register
-from fusedops.tf.keras.losses import ignore_index
+from fusedops.keras_layers.backend import PACKAGE, fo, own
+from fusedops.keras_layers.layer import FusedLayer, register
+
+
+def ignore_index(ignore_class: int | None) -> int:
+    """The functions' ignore_index. None becomes the least label, which no class has: in int64 kIgnoresNone in
+    core_cuda/ops/loss/losses_cpu.h."""
+    return int(np.iinfo(own.LABELS).min) if ignore_class is None else int(ignore_class)
 
 
 @register
@@ -67,13 +72,13 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         super().__init__(units, **kwargs)
         if self.activation is not keras.activations.linear:
             raise ValueError(
-                "fusedops.tf.keras.LinearCrossEntropyLoss: activation must be None, since the logits are linear; got "
+                f"{PACKAGE}.keras.LinearCrossEntropyLoss: activation must be None, since the logits are linear; got "
                 f"{kwargs['activation']!r}"
             )
         if reduction not in get_args(Reduction):
             choices = ", ".join(get_args(Reduction))
             raise ValueError(
-                f"fusedops.tf.keras.LinearCrossEntropyLoss: reduction must be one of {choices}; got {reduction!r}"
+                f"{PACKAGE}.keras.LinearCrossEntropyLoss: reduction must be one of {choices}; got {reduction!r}"
             )
         self.ignore_class = ignore_class
         self.label_smoothing = label_smoothing
@@ -85,20 +90,19 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
     def why_not(self, inputs: Any = None) -> str | None:
         return f"it is quantized to {self.quantization_mode}" if self.quantization_mode else None
 
-    def call(
-        self, inputs: tf.Tensor, labels: Any = None, inputs_mask: Any = None, training: bool | None = None
-    ) -> tf.Tensor:
+    def call(self, inputs: Any, labels: Any = None, inputs_mask: Any = None, training: bool | None = None) -> Any:
         if labels is None:
             return self._logits(inputs, training)
         ignored = ignore_index(self.ignore_class)
-        labels = tf.cast(labels, tf.int64)
+        labels = keras.ops.cast(labels, own.LABELS)
         if inputs_mask is not None:
-            labels = tf.where(inputs_mask, labels, tf.constant(ignored, tf.int64))
+            labels = keras.ops.where(inputs_mask, labels, keras.ops.full_like(labels, ignored))
+        weight = self.class_weight
         options: dict[str, Any] = {
             "ignore_index": ignored,
             "label_smoothing": self.label_smoothing,
             "reduction": self.reduction,
-            "class_weight": None if self.class_weight is None else tf.constant(self.class_weight, tf.float32),
+            "class_weight": None if weight is None else keras.ops.convert_to_tensor(weight, "float32"),
             "z_loss": self.z_loss,
         }
         if self.why_not():
@@ -113,10 +117,10 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
             **options,
         )
 
-    def quantized_call(self, *args: Any, **kwargs: Any) -> tf.Tensor:
+    def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
 
-    def _logits(self, inputs: tf.Tensor, training: bool | None) -> tf.Tensor:
+    def _logits(self, inputs: Any, training: bool | None) -> Any:
         compute = super().quantized_call if self.quantization_mode else super().call
         logits = compute(inputs, training=training)
         return self.softcap * keras.ops.tanh(logits / self.softcap) if self.softcap else logits

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
-import tensorflow as tf
 
-from fusedops.tf import xla
-from fusedops.tf.keras.internals import AutocastScope
-from fusedops.tf.library import DTYPES
+from fusedops.keras_layers.backend import is_floating, own, rank_of
+from fusedops.keras_layers.internals import AutocastScope
 
-FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating)
-_HALF = frozenset(dtype for dtype in FLOATING if dtype.size == 2)
+_HALF = ("float16", "bfloat16")
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -34,7 +31,7 @@ class FusedLayer(keras.layers.Layer if TYPE_CHECKING else object):  # type: igno
     @property
     def supports_jit(self) -> bool:
         """True if XLA can compile the layer. Keras reads it before it resolves `jit_compile="auto"`."""
-        return self.__dict__.get("supports_jit", True) and (xla.fault is None or self.why_not() is not None)
+        return self.__dict__.get("supports_jit", True) and (own.xla_fault() is None or self.why_not() is not None)
 
     @supports_jit.setter
     def supports_jit(self, value: bool) -> None:
@@ -50,10 +47,9 @@ def unfused_input(inputs: Any) -> str | None:
     """The reason why the kernel does not take these inputs; None for dense floating-point tensors."""
     if inputs is None:
         return None
-    if not isinstance(inputs, (tf.Tensor, tf.Variable, keras.Variable)):
+    if not isinstance(inputs, own.TENSORS):
         return f"the input is a {type(inputs).__name__}"
-    dtype = tf.as_dtype(inputs.dtype)  # a string, of a keras.Variable
-    return None if dtype in FLOATING else f"the input is {dtype.name}"
+    return None if is_floating(inputs.dtype) else f"the input is {own.name_of(inputs.dtype)}"
 
 
 def unfused_axis(layer: Any, inputs: Any) -> str | None:
@@ -63,7 +59,7 @@ def unfused_axis(layer: Any, inputs: Any) -> str | None:
         if len(axis) != 1:
             return f"axis {list(axis)} is not one"
         axis = axis[0]
-    rank = _built_rank(layer) if inputs is None else inputs.shape.rank
+    rank = _built_rank(layer) if inputs is None else rank_of(inputs)
     if axis == -1 or axis + 1 == rank:
         return None
     if inputs is None and rank is None and axis >= 0:  # never built, like the softmax in Keras's attention
@@ -76,7 +72,7 @@ def _built_rank(layer: Any) -> int | None:
     return len(config["input_shape"]) if config else None
 
 
-def parameter(variable: Any, x: tf.Tensor) -> Any:
+def parameter(variable: Any, x: Any) -> Any:
     """A weight for the kernel's call with x: as it is stored, or cast to x's dtype.
 
     Under a mixed policy Keras rounds float32 weights to x's 16 bits; the kernel computes with all of their bits.
@@ -85,7 +81,9 @@ def parameter(variable: Any, x: tf.Tensor) -> Any:
         return None
     with AutocastScope(None):
         value = variable.value
-    stored, dtype = value.dtype, tf.as_dtype(x.dtype)
-    if stored is dtype or (stored is tf.float32 and dtype in _HALF):  # each dtype is one object
+    if value.dtype == x.dtype:
         return value
-    return tf.cast(value, dtype)
+    dtype = own.name_of(x.dtype)
+    if dtype in _HALF and own.name_of(value.dtype) == "float32":
+        return value
+    return keras.ops.cast(value, dtype)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-import fusedops.tf as fo
 from fusedops import loading
-from fusedops.tf.keras.direct import DirectLayer
-from fusedops.tf.keras.layer import register, unfused_axis, unfused_input
+from fusedops.keras_layers.backend import fo, own
+from fusedops.keras_layers.direct import DirectLayer
+from fusedops.keras_layers.layer import register, unfused_axis, unfused_input
 
 _NUMBERS_ARE_FACTORS = not loading.at_least(keras.__version__, "3.13")  # in masks; later versions compare with 0.5
 
@@ -44,16 +44,17 @@ class Softmax(DirectLayer, keras.layers.Softmax):
     def why_not(self, inputs: Any = None) -> str | None:
         return unfused_input(inputs) or unfused_axis(self, inputs)
 
-    def call(self, inputs: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
-        if self.why_not(inputs) or (_NUMBERS_ARE_FACTORS and mask is not None and mask.dtype != tf.bool):
+    def call(self, inputs: Any, mask: Any = None) -> Any:
+        is_bool = mask is None or own.name_of(mask.dtype) == "bool"
+        if self.why_not(inputs) or (_NUMBERS_ARE_FACTORS and not is_bool):
             return super().call(inputs, mask=mask)
-        if mask is not None:
-            if mask.dtype != tf.bool:
-                mask = tf.greater(mask, tf.cast(0.5, mask.dtype))
-            return fo.softmax(inputs, mask=mask)
-        return self._fused(inputs)
+        if mask is None:
+            return self._fused(inputs)
+        visible = mask if is_bool else keras.ops.greater(mask, keras.ops.cast(0.5, mask.dtype))
+        return fo.softmax(inputs, mask=visible)
 
-    def _fused(self, x: tf.Tensor) -> tf.Tensor:
+    def _fused(self, x: Any) -> Any:
         y = fo.softmax(x)
-        y._keras_logits = x  # like Keras's softmax: its losses use them instead of log(y)
+        with contextlib.suppress(AttributeError):  # JAX's arrays take no attributes
+            y._keras_logits = x  # like Keras's softmax: its losses use them instead of log(y)
         return y

@@ -8,17 +8,11 @@ import math
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-import fusedops.tf as fo
 from fusedops.functions.common import Activation
-from fusedops.tf.keras import activations
-from fusedops.tf.keras.layer import FusedLayer, parameter, register
-
-
-@functools.cache
-def has_gpu() -> bool:
-    return bool(tf.config.list_physical_devices("GPU"))
+from fusedops.keras_layers import activations
+from fusedops.keras_layers.backend import PACKAGE, fo, own
+from fusedops.keras_layers.layer import FusedLayer, parameter, register
 
 
 class _FusedDense(FusedLayer):
@@ -39,15 +33,15 @@ class _FusedDense(FusedLayer):
             return "Keras's losses need the logits before a sigmoid"
         if self.quantization_mode:
             return f"it is quantized to {self.quantization_mode}"
-        return None if self._takes_cpu(name) or has_gpu() else "without a GPU, TensorFlow's product is faster"
+        return None if self._takes_cpu(name) or own.has_gpu() else f"without a GPU, {own.TITLE}'s product is faster"
 
     def _takes_cpu(self, activation: Activation) -> bool:
-        """True if there is something to fuse after TensorFlow's product on a CPU."""
+        """True if there is something to fuse after the backend's product on a CPU."""
         return False
 
-    def _on_gpu(self, x: Any, contracted: int) -> tf.Tensor | None:
+    def _on_gpu(self, x: Any, contracted: int) -> Any | None:
         """The output by the kernel, which contracts x's last axes with the kernel's first ones; None without a GPU."""
-        if not has_gpu() or not isinstance(x, tf.Tensor):
+        if not own.has_gpu() or not isinstance(x, own.TENSORS):
             return None
         name = activations.fused_name(self.activation)
         if name is None or self.why_not():
@@ -56,13 +50,13 @@ class _FusedDense(FusedLayer):
         if kernel.dtype != x.dtype:
             return None
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
-        outer = keras.ops.shape(x)[: x.shape.rank - contracted]
+        outer = keras.ops.shape(x)[: len(x.shape) - contracted]
         columns, features = math.prod(kernel.shape[:contracted]), kernel.shape[contracted:]
         if contracted > 1:
             x = keras.ops.reshape(x, (*outer, columns))
-        if kernel.shape.rank > 2:
-            kernel = tf.reshape(kernel, (columns, math.prod(features)))
-            bias = None if bias is None else tf.reshape(bias, [-1])
+        if len(kernel.shape) > 2:
+            kernel = keras.ops.reshape(kernel, (columns, math.prod(features)))
+            bias = None if bias is None else keras.ops.reshape(bias, [-1])
         y = fo.linear(x, kernel, bias, name, transpose_weight=False)
         return y if len(features) == 1 else keras.ops.reshape(y, (*outer, *features))
 
@@ -101,7 +95,7 @@ class Dense(_FusedDense, keras.layers.Dense):
     def _has_bias(self) -> bool:
         return bool(self.use_bias)
 
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         y = self._on_gpu(inputs, contracted=1)
         if y is not None:
             return y
@@ -152,7 +146,7 @@ class EinsumDense(_FusedDense, keras.layers.EinsumDense):
             return f"its bias is over {self.bias_axes}, not over {product[1]}"
         return super().why_not(inputs)
 
-    def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         product = _product(self.equation)
         y = None if product is None else self._on_gpu(inputs, contracted=product[0])
         return super().call(inputs, training=training) if y is None else y
@@ -230,7 +224,7 @@ class GatedDense(FusedLayer, keras.layers.Layer):
         given = locals()
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         if isinstance(units, bool) or not isinstance(units, int) or units <= 0:
-            raise ValueError(f"fusedops.tf.keras.GatedDense: units must be a positive int; got {units!r}")
+            raise ValueError(f"{PACKAGE}.keras.GatedDense: units must be a positive int; got {units!r}")
         self.units = units
         self.activation = activations.get(activation)
         self.use_bias = use_bias
@@ -250,8 +244,8 @@ class GatedDense(FusedLayer, keras.layers.Layer):
         name = activations.fused_name(self.activation)
         return activations.unfused_activation(self.activation) if name is None else None
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        # Not gated_linear: TensorFlow has no views, and would copy both halves of the kernel at each call.
+    def call(self, inputs: Any) -> Any:
+        # Not gated_linear: TensorFlow and JAX have no views, and would copy both halves of the kernel at each call.
         x = keras.ops.matmul(inputs, self.kernel)
         if self.bias is not None:
             x = keras.ops.add(x, self.bias)

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from fusedops.tf.keras import versions
+from fusedops.keras_layers import versions
 
 try:
     from keras.src.backend import AutocastScope as AutocastScope

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-import fusedops.tf as fo
-from fusedops.tf.keras.layer import FusedLayer, register, unfused_input
-from fusedops.tf.keras.pairs import one_shape, pair, sum_of
+from fusedops.keras_layers.backend import fo, own
+from fusedops.keras_layers.layer import FusedLayer, register, unfused_input
+from fusedops.keras_layers.pairs import one_shape, pair, sum_of
 
 
 @register
@@ -43,7 +42,7 @@ class Dropout(FusedLayer, keras.layers.Dropout):
             return "noise_shape is set"
         return _unfused_rate(self.rate) or unfused_input(inputs)
 
-    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(self, inputs: Any, training: bool = False) -> Any:
         if not training or self.why_not(inputs):
             return super().call(inputs, training=training)
         return fo.dropout(inputs, self.rate, next_seed(self))
@@ -78,7 +77,7 @@ class DropoutAdd(FusedLayer, keras.layers.Dropout):
     def why_not(self, inputs: Any = None) -> str | None:
         return _unfused_rate(self.rate) or unfused_input(inputs)
 
-    def call(self, inputs: Any, residual: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
+    def call(self, inputs: Any, residual: Any | None = None, training: bool = False) -> Any:
         x, residual = pair(inputs, residual)
         if training and not self.why_not(x):
             return fo.dropout_add(x, residual, self.rate, next_seed(self))
@@ -100,9 +99,9 @@ class DropoutAdd(FusedLayer, keras.layers.Dropout):
         return config
 
 
-def next_seed(layer: Any) -> tf.Tensor:
+def next_seed(layer: Any) -> Any:
     """The next seed of the layer's generator, which Keras saves: its key, and the number of earlier draws."""
-    return tf.cast(layer.seed_generator.next(), tf.int64)
+    return own.seed_of(layer.seed_generator)
 
 
 def _unfused_rate(rate: float) -> str | None:
@@ -112,17 +111,17 @@ def _unfused_rate(rate: float) -> str | None:
     return "rate is 1: it drops everything" if rate == 1 else None
 
 
-def pending_dropout(
-    dropout: Any, x: tf.Tensor, residual: tf.Tensor, training: bool | None
-) -> tuple[tf.Tensor, float, tf.Tensor | None]:
+def pending_dropout(dropout: Any, x: Any, residual: Any, training: bool | None) -> tuple[Any, float, Any | None]:
     """x, and the rate and seed of a dropout that the kernel still has to apply. Any other is applied here."""
-    is_plain = type(dropout) is Dropout and "call" not in vars(dropout) and dropout.compute_dtype == x.dtype.name
+    is_plain = (
+        type(dropout) is Dropout and "call" not in vars(dropout) and dropout.compute_dtype == own.name_of(x.dtype)
+    )
     if is_plain and training and x.dtype == residual.dtype and not dropout.why_not(x):
         return x, dropout.rate, next_seed(dropout)
     return dropout(x, training=training), 0.0, None
 
 
-def add(x: tf.Tensor, residual: tf.Tensor, dropout: Any, training: bool | None) -> tf.Tensor:
+def add(x: Any, residual: Any, dropout: Any, training: bool | None) -> Any:
     """residual + dropout(x), in one pass if the layer is ours."""
     x, rate, seed = pending_dropout(dropout, x, residual, training)
     return fo.dropout_add(x, residual, rate, seed) if rate else x + residual

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from fusedops.arguments import given
-from fusedops.tf.keras.dropout import next_seed
-from fusedops.tf.keras.layer import register
-from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization
-from fusedops.tf.keras.pairs import one_shape, pair, sum_of
+from fusedops.keras_layers.backend import PACKAGE
+from fusedops.keras_layers.dropout import next_seed
+from fusedops.keras_layers.layer import register
+from fusedops.keras_layers.normalization import LayerNormalization, RMSNormalization
+from fusedops.keras_layers.pairs import one_shape, pair, sum_of
 
 
 class _AddNormalization:
@@ -24,7 +24,7 @@ class _AddNormalization:
         super().__init__(*args, **kwargs)
         if not 0 <= dropout < 1:
             name = type(self).__name__
-            raise ValueError(f"fusedops.tf.keras.{name}: dropout must be a probability in [0, 1); got {dropout!r}")
+            raise ValueError(f"{PACKAGE}.keras.{name}: dropout must be a probability in [0, 1); got {dropout!r}")
         self.autocast = True  # both inputs are cast to one dtype
         self.dropout, self.seed = dropout, seed
         if dropout > 0:
@@ -33,9 +33,7 @@ class _AddNormalization:
     def build(self, input_shape: Any) -> None:
         super().build(one_shape(input_shape))  # type: ignore[misc]
 
-    def call(
-        self, inputs: Any, residual: tf.Tensor | None = None, training: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, inputs: Any, residual: Any | None = None, training: bool = False) -> tuple[Any, Any]:
         x, residual = pair(inputs, residual)
         rate = self.dropout if training else 0.0
         if not self.why_not(x):  # type: ignore[attr-defined]

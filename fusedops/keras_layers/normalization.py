@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-import fusedops.tf as fo
-from fusedops.tf.keras.direct import DirectLayer
-from fusedops.tf.keras.layer import parameter, register, unfused_axis, unfused_input
+from fusedops.keras_layers.backend import fo
+from fusedops.keras_layers.direct import DirectLayer
+from fusedops.keras_layers.layer import parameter, register, unfused_axis, unfused_input
 
 
 class _Normalization(DirectLayer):
@@ -42,15 +41,13 @@ class RMSNormalization(_Normalization, keras.layers.RMSNormalization):
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
-    def call(self, x: tf.Tensor) -> tf.Tensor:
+    def call(self, x: Any) -> Any:
         return super().call(x) if self.why_not(x) else self._fused(x)
 
-    def _fused(self, x: tf.Tensor) -> tf.Tensor:
+    def _fused(self, x: Any) -> Any:
         return fo.rms_norm(x, parameter(self.scale, x), eps=self.epsilon)
 
-    def fused_add(
-        self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def fused_add(self, x: Any, residual: Any, dropout: float = 0.0, seed: Any | None = None) -> tuple[Any, Any]:
         """(self(s), s) with s = dropout(x) + residual, in one pass, for inputs that the kernel takes."""
         scale = parameter(self.scale, x)
         return fo.add_rms_norm(x, residual, scale, eps=self.epsilon, dropout=dropout, seed=seed)
@@ -82,17 +79,15 @@ class LayerNormalization(_Normalization, keras.layers.LayerNormalization):
     def _unfused_option(self) -> str | None:
         return "rms_scaling is set" if self.rms_scaling else super()._unfused_option()
 
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+    def call(self, inputs: Any) -> Any:
         if self.why_not(inputs):
             return super().call(inputs)
-        return tf.cast(self._fused(inputs), self.compute_dtype)  # Keras does not cast its inputs
+        return keras.ops.cast(self._fused(inputs), self.compute_dtype)  # Keras does not cast its inputs
 
-    def _fused(self, x: tf.Tensor) -> tf.Tensor:
+    def _fused(self, x: Any) -> Any:
         return fo.layer_norm(x, parameter(self.gamma, x), parameter(self.beta, x), eps=self.epsilon)
 
-    def fused_add(
-        self, x: tf.Tensor, residual: tf.Tensor, dropout: float = 0.0, seed: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def fused_add(self, x: Any, residual: Any, dropout: float = 0.0, seed: Any | None = None) -> tuple[Any, Any]:
         """(self(s), s) with s = dropout(x) + residual, in one pass, for inputs that the kernel takes."""
         gamma, beta = parameter(self.gamma, x), parameter(self.beta, x)
         return fo.add_layer_norm(x, residual, gamma, beta, eps=self.epsilon, dropout=dropout, seed=seed)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import keras
-import tensorflow as tf
 
-from fusedops.tf.internals import EagerTensor
-from fusedops.tf.keras.internals import get_keras_mask
-from fusedops.tf.keras.layer import FusedLayer
+from fusedops.keras_layers.backend import own
+from fusedops.keras_layers.layer import FusedLayer
 
 _KERAS_CALL = keras.layers.Layer.__call__
 
@@ -41,7 +39,7 @@ class DirectLayer(FusedLayer):
         super().__init_subclass__(**kwargs)
         cls._known_call = cls.call if "_fused" in vars(cls) else None  # a subclass's `call` may compute anything
 
-    def _fused(self, *inputs: tf.Tensor) -> Any:
+    def _fused(self, *inputs: Any) -> Any:
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -50,7 +48,7 @@ class DirectLayer(FusedLayer):
         if not kwargs and self._is_plain() and self._are_plain(inputs) and self.why_not(inputs[0]) is None:
             try:
                 return self._fused(*inputs)
-            except (tf.errors.InvalidArgumentError, TypeError, ValueError):
+            except (*own.ERRORS, TypeError, ValueError):
                 pass  # invalid input: Keras gets the same error, and adds the layer and its inputs
         return super().__call__(*args, **kwargs)
 
@@ -80,9 +78,4 @@ class DirectLayer(FusedLayer):
 
         In eager code, no operation takes the layer's name, and no node of a model is made.
         """
-        dtype = self.compute_dtype
-        return (
-            len(inputs) == self._arity
-            and tf.executing_eagerly()
-            and all(type(x) is EagerTensor and x.dtype.name == dtype and get_keras_mask(x) is None for x in inputs)
-        )
+        return len(inputs) == self._arity and own.are_eager(inputs, self.compute_dtype)

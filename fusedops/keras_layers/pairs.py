@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
+from fusedops.keras_layers.backend import PACKAGE, own
 
 
 def one_shape(input_shape: Any) -> Any:
@@ -17,7 +17,7 @@ def one_shape(input_shape: Any) -> Any:
     return shapes[0]
 
 
-def pair(inputs: Any, residual: Any) -> Sequence[tf.Tensor]:
+def pair(inputs: Any, residual: Any) -> Sequence[Any]:
     found = _two(inputs if residual is None else (inputs, residual))
     _check_shapes(*(x.shape for x in found))
     return found
@@ -27,17 +27,20 @@ def _two(inputs: Any) -> Sequence[Any]:
     if isinstance(inputs, (list, tuple)) and len(inputs) == 2:
         return inputs
     raise ValueError(
-        "fusedops.tf.keras: a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got "
+        f"{PACKAGE}.keras: a layer over a sum takes two tensors, layer(x, residual) or layer([x, residual]); got "
         f"{inputs!r}"
     )
 
 
 def _check_shapes(x: Any, residual: Any) -> None:
     """The kernel's check, for shapes that are known before it runs."""
-    if not tf.TensorShape(x).is_compatible_with(residual):
-        raise ValueError(f"fusedops.tf.keras: residual must have x's shape, {list(x)}; got {list(residual)}")
+    if None in (getattr(x, "rank", 0), getattr(residual, "rank", 0)):  # of TensorFlow's shapes
+        return
+    same = len(x) == len(residual) and all(a == b or None in (a, b) for a, b in zip(x, residual, strict=True))
+    if not same:
+        raise ValueError(f"{PACKAGE}.keras: residual must have x's shape, {list(x)}; got {list(residual)}")
 
 
-def sum_of(x: tf.Tensor, residual: tf.Tensor) -> tf.Tensor:
+def sum_of(x: Any, residual: Any) -> Any:
     """The sum. Dense tensors are not broadcast, even if their shapes are unknown."""
-    return tf.add_n([x, residual]) if isinstance(x, tf.Tensor) else x + residual
+    return own.summed(x, residual)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-import fusedops.tf as fo
 from fusedops.conversion import full_name
 from fusedops.functions.common import Reduction
-from fusedops.tf.keras.dense import Dense
-from fusedops.tf.keras.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
+from fusedops.keras_layers.backend import fo
+from fusedops.keras_layers.dense import Dense
+from fusedops.keras_layers.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
 
 _REVERSIBLE = (  # KerasHub has a class of its own; Keras before 3.13 has none
     "keras.src.layers.core.reversible_embedding.ReversibleEmbedding",
@@ -69,21 +68,22 @@ class Head:
         return int(self.layer.input_dim if self._is_reversed else self.layer.units)
 
     @property
-    def dtype(self) -> tf.DType:
+    def dtype(self) -> str:
         """The dtype of the logits."""
-        return tf.as_dtype((self._is_reversed and self.layer.reverse_dtype) or self.layer.compute_dtype)
+        own = self._is_reversed and self.layer.reverse_dtype
+        return keras.backend.standardize_dtype(own or self.layer.compute_dtype)
 
-    def logits(self, states: tf.Tensor) -> tf.Tensor:
+    def logits(self, states: Any) -> Any:
         """The output for these states, computed."""
         logits = self.layer(states, **self.options)
         return self.softcap * keras.ops.tanh(logits / self.softcap) if self.softcap else logits
 
-    def mask(self, states: tf.Tensor) -> tf.Tensor | None:
+    def mask(self, states: Any) -> Any | None:
         """The mask that Keras would attach to the output."""
         passes_on = self.layer.supports_masking and not self.softcap
         return self.layer.compute_mask(states, get_keras_mask(states)) if passes_on else None
 
-    def loss(self, states: tf.Tensor, labels: tf.Tensor, ignore_index: int, reduction: Reduction) -> tf.Tensor:
+    def loss(self, states: Any, labels: Any, ignore_index: int, reduction: Reduction) -> Any:
         """The cross-entropy of the rows of the output."""
         layer, bias, softcap, transposed = self.layer, None, self.softcap, False
         with AutocastScope(layer.compute_dtype):  # as when the layer is called
@@ -94,10 +94,10 @@ class Head:
                 weight = layer.embeddings if transposed else layer.reverse_embeddings
             weight, bias = (None if x is None else keras.ops.convert_to_tensor(x) for x in (weight, bias))
         return fo.linear_cross_entropy(
-            tf.cast(states, self.dtype),
-            tf.cast(weight, self.dtype),
+            keras.ops.cast(states, self.dtype),
+            keras.ops.cast(weight, self.dtype),
             labels,
-            None if bias is None else tf.cast(bias, self.dtype),
+            None if bias is None else keras.ops.cast(bias, self.dtype),
             ignore_index=ignore_index,
             reduction=reduction,
             softcap=softcap,
@@ -108,22 +108,22 @@ class Head:
 class Logits:
     """Takes the place of logits, for `SparseCategoricalCrossentropy` alone. For other code it is not a tensor."""
 
-    def __init__(self, head: Head, states: tf.Tensor) -> None:
+    def __init__(self, head: Head, states: Any) -> None:
         self.head, self.states = head, states
         set_keras_mask(self, head.mask(states))
 
     @property
-    def shape(self) -> tf.TensorShape:
-        return self.states.shape[:-1].concatenate(self.head.classes)
+    def shape(self) -> tuple[int | None, ...]:
+        return (*self.states.shape[:-1], self.head.classes)
 
     @property
-    def dtype(self) -> tf.DType:
+    def dtype(self) -> str:
         return self.head.dtype
 
-    def computed(self) -> tf.Tensor:
+    def computed(self) -> Any:
         return self.head.logits(self.states)
 
-    def loss(self, labels: tf.Tensor, ignore_index: int, reduction: Reduction) -> tf.Tensor:
+    def loss(self, labels: Any, ignore_index: int, reduction: Reduction) -> Any:
         return self.head.loss(self.states, labels, ignore_index, reduction)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-import fusedops.tf as fo
-from fusedops.tf.keras.internals import AutocastScope
-from fusedops.tf.keras.layer import FusedLayer, register
+from fusedops.keras_layers.backend import PACKAGE, fo, own, rank_of
+from fusedops.keras_layers.internals import AutocastScope
+from fusedops.keras_layers.layer import FusedLayer, register
 
 
 @register
@@ -64,54 +64,54 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         self._convert_input_args = False
         self._allow_non_tensor_positional_args = True
 
-    def call(self, inputs: tf.Tensor, start_index: Any = 0, positions: Any = None) -> tf.Tensor:
+    def call(self, inputs: Any, start_index: Any = 0, positions: Any = None) -> Any:
         inputs = self.dtype_policy.convert_input(inputs, self.autocast, self.input_dtype)
-        sequence, feature = self._axes(inputs.shape)
-        rank = inputs.shape.rank
+        sequence, feature = self._axes(inputs.shape, rank_of(inputs))
+        rank = len(inputs.shape)
         in_place = feature == rank - 1 and sequence in (rank - 2, rank - 3)
         x = inputs if in_place else _as_heads(inputs, sequence, feature)
-        length = inputs.shape[sequence] or tf.shape(inputs)[sequence]
+        length = keras.ops.shape(inputs)[sequence]
         with AutocastScope(None):  # for a keras.Variable
             cos, sin = self._angles(x, length, start_index, positions)
         if in_place:
             return fo.rope(x, cos, sin, seq_dim=sequence - rank)
         return _from_heads(fo.rope(x, cos, sin), inputs, sequence, feature)
 
-    def _axes(self, shape: tf.TensorShape) -> tuple[int, int]:
+    def _axes(self, shape: Any, rank: int | None) -> tuple[int, int]:
         """The dimensions of the positions and of the features, counted from the front."""
-        rank = shape.rank
         if rank is None:
-            raise ValueError("fusedops.tf.keras.RotaryEmbedding: the rank of the input must be known; set its shape")
+            raise ValueError(f"{PACKAGE}.keras.RotaryEmbedding: the rank of the input must be known; set its shape")
         axes = [axis + rank if axis < 0 else axis for axis in (self.sequence_axis, self.feature_axis)]
         if axes[0] == axes[1] or not all(0 < axis < rank for axis in axes):
             raise ValueError(
-                "fusedops.tf.keras.RotaryEmbedding: sequence_axis and feature_axis must be two dimensions behind the "
+                f"{PACKAGE}.keras.RotaryEmbedding: sequence_axis and feature_axis must be two dimensions behind the "
                 f"first, the batch; got {self.sequence_axis} and {self.feature_axis} for an input of {shape}"
             )
         features = shape[axes[1]]
         if features is None or features % 2:
             raise ValueError(
-                f"fusedops.tf.keras.RotaryEmbedding: features must be a known, even number; got {features}, dimension "
+                f"{PACKAGE}.keras.RotaryEmbedding: features must be a known, even number; got {features}, dimension "
                 f"{self.feature_axis} of the input"
             )
         return axes[0], axes[1]
 
-    def _angles(self, x: tf.Tensor, length: Any, start_index: Any, positions: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _angles(self, x: Any, length: Any, start_index: Any, positions: Any) -> tuple[Any, Any]:
         """The cosines and sines of all pairs, [length, D/2] or [batch, length, D/2]."""
         features = x.shape[-1]
-        dtype = tf.float64 if x.dtype == tf.float64 else tf.float32
+        ops = keras.ops
+        dtype = "float64" if own.name_of(x.dtype) == "float64" else "float32"
         if positions is None:
-            positions = tf.cast(tf.range(length), dtype) + tf.cast(start_index, dtype)
+            positions = ops.cast(ops.arange(length), dtype) + ops.cast(start_index, dtype)
         else:
-            positions = tf.cast(positions, dtype)
-            if positions.shape.rank == 2 and positions.shape[0] == 1:  # one row for the whole batch
+            positions = ops.cast(positions, dtype)
+            if rank_of(positions) == 2 and positions.shape[0] == 1:  # one row for the whole batch
                 positions = positions[0]
         frequencies = float(self.max_wavelength) ** -(np.arange(0, features, 2) / features) / self.scaling_factor
-        angles = positions[..., tf.newaxis] * tf.constant(frequencies, dtype)
-        return tf.cos(angles), tf.sin(angles)
+        angles = positions[..., None] * ops.convert_to_tensor(frequencies, dtype)
+        return ops.cos(angles), ops.sin(angles)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        self._axes(tf.TensorShape(input_shape))
+        self._axes(input_shape, len(input_shape))
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
@@ -124,18 +124,14 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         }
 
 
-def _as_heads(x: tf.Tensor, sequence: int, feature: int) -> tf.Tensor:
+def _as_heads(x: Any, sequence: int, feature: int) -> Any:
     """[batch, positions, the other dimensions as one, features]."""
     x = keras.ops.moveaxis(x, (sequence, feature), (1, -1))
-    shape = tf.shape(x)
-    heads = tf.reshape(x, tf.stack([shape[0], shape[1], tf.reduce_prod(shape[2:-1]), shape[-1]]))
-    heads.set_shape([None, None, None, x.shape[-1]])
-    return heads
+    batch, positions, *others, features = keras.ops.shape(x)
+    return keras.ops.reshape(x, (batch, positions, math.prod(others), features))
 
 
-def _from_heads(heads: tf.Tensor, like: tf.Tensor, sequence: int, feature: int) -> tf.Tensor:
+def _from_heads(heads: Any, like: Any, sequence: int, feature: int) -> Any:
     """Undoes `_as_heads`, whose argument was `like`."""
     moved = keras.ops.moveaxis(like, (sequence, feature), (1, -1))
-    y = keras.ops.moveaxis(tf.reshape(heads, tf.shape(moved)), (1, -1), (sequence, feature))
-    y.set_shape(like.shape)
-    return y
+    return keras.ops.moveaxis(keras.ops.reshape(heads, keras.ops.shape(moved)), (1, -1), (sequence, feature))
