@@ -6,8 +6,6 @@
 
 namespace fusedops {
 
-inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive};
-
 // The entropy is 0, without a gradient, if need_entropy is false. `statistics` are the numbers of lse in losses.h.
 inline constexpr Signature kLinearLogProb{
     .name = "linear_log_prob",
@@ -58,11 +56,7 @@ Operator linear_log_prob_backward();
 FUSEDOPS_CUDA_KERNEL Status linear_log_prob_backward_cuda(const Call& call);
 
 inline constexpr LinearArguments kLogProbAt = kLinearLogProb;
-inline constexpr GradientPlaces kLogProbBackwardAt = {
-    kLinearLogProbBackward,
-    {output_of(kLinearLogProbBackward, "dx"), attribute_of<bool>(kLinearLogProbBackward, "need_dx")},
-    {output_of(kLinearLogProbBackward, "dweight"), attribute_of<bool>(kLinearLogProbBackward, "need_dweight")},
-    {output_of(kLinearLogProbBackward, "dbias"), attribute_of<bool>(kLinearLogProbBackward, "need_dbias")}};
+inline constexpr GradientPlaces kLogProbBackwardAt = needed_gradients(kLinearLogProbBackward);
 
 // The results of a row.
 template <class A>
