@@ -143,8 +143,10 @@ OPERATORS = (
         ),
         outputs={"out": scalar},
         mean=True,
-        formula=lambda n: lambda x, weight, target_x, target_weight: n.kl_div(
-            n.upcast(n.matmul(x, weight)), n.upcast(n.matmul(target_x, target_weight))
+        formula=lambda n: (
+            lambda x, weight, target_x, target_weight: n.kl_div(
+                n.upcast(n.matmul(x, weight)), n.upcast(n.matmul(target_x, target_weight))
+            )
         ),
         liger=lambda ops: lambda *heads: ops.LigerFusedLinearJSDFunction.apply(*heads, None, 0.0),
     ),
