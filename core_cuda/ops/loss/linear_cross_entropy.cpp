@@ -291,7 +291,9 @@ LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLog
   if (need_dx && is_narrow && !linear.is_one_block())
     dx_sums_ = memory_.take(linear.chunk_rows * linear.depth * size_of(wide));
   if (linear.chunks() == 1) return;
-  if (need_dweight && is_narrow) dweight_low_ = memory_.take(linear.columns * linear.depth * sizeof(uint16_t));
+  const int64_t size = linear.columns * linear.depth;
+  if (need_dweight && linear.dtype == DType::bf16) dweight_low_ = memory_.take(size * sizeof(uint16_t));
+  if (need_dweight && linear.dtype == DType::f16) dweight_sums_ = memory_.take(size * sizeof(float));
   if (need_dbias) dbias_sums_ = memory_.take(linear.chunks() * linear.columns * size_of(wide));
 }
 
@@ -304,7 +306,9 @@ Matmul LossProducts::dweight(const GradientBlock& block) const {
   const bool transpose = call_.attributes[at_.transpose_weight];
   const Matmul::Matrix dz = dz_matrix(block), x = linear.x.from(block.row, 0, linear.dtype);
   const int64_t first = transpose ? block.column * linear.depth : block.column;
-  void* const to = static_cast<char*>(call_.outputs[at_.dweight.output].data) + first * size_of(linear.dtype);
+  void* const to = dweight_sums_
+                       ? static_cast<char*>(dweight_sums_) + first * sizeof(float)
+                       : static_cast<char*>(call_.outputs[at_.dweight.output].data) + first * size_of(linear.dtype);
   Matmul product = transpose ? Matmul(linear.dtype, 1, block.columns, linear.depth, block.rows, dz.turned(), x, to)
                              : Matmul(linear.dtype, 1, linear.depth, block.columns, block.rows, x.turned(), dz, to);
   product.c_stride = transpose ? linear.depth : linear.columns;
@@ -352,6 +356,10 @@ auto LossProducts::with_dbias(const GradientBlock& block, Body&& body) const {
 
 Status LossProducts::run_dbias(const GradientBlock& block) const {
   return with_dbias(block, [&](auto& sum) { return sum.run(rest()); });
+}
+
+Matmul LossProducts::whole_dweight() const {
+  return {linear.dtype, 1, linear.columns, linear.depth, 0, {}, {}, call_.outputs[at_.dweight.output].data};
 }
 
 Matmul LossProducts::whole_dbias() const {

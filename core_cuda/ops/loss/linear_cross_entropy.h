@@ -352,9 +352,11 @@ class LossProducts {
   Matmul dx(const GradientBlock& block) const;
   Status run_dbias(const GradientBlock& block) const;
 
-  // The results in the compute type that are rounded to dx of a chunk, and to dbias; null if there are none.
+  // The results in the compute type that are rounded to dx of a chunk, dW and dbias; null if there are none.
   const void* dx_sums() const { return dx_sums_; }
   Matmul dx_of_chunk(int64_t row, int64_t rows) const { return dx_product({row, rows, 0, linear.columns}, dx_at(row)); }
+  const void* dweight_sums() const { return dweight_sums_; }  // laid out as dW
+  Matmul whole_dweight() const;
   const void* dbias_sums() const { return dbias_sums_; }  // [chunks, classes]
   Matmul whole_dbias() const;
 
@@ -380,7 +382,7 @@ class LossProducts {
   WorkspaceAllocator memory_;
   void *sums_ = nullptr, *dz_ = nullptr;
   void *dx_, *dx_sums_ = nullptr;
-  void *dweight_low_ = nullptr, *dbias_sums_ = nullptr;
+  void *dweight_low_ = nullptr, *dweight_sums_ = nullptr, *dbias_sums_ = nullptr;
 };
 
 // The steps of other operators of the logits, by columns. The first stores the sums of the rows and the logits of the

@@ -36,6 +36,8 @@ Status gradients_by_rows(const LossProducts& products, const Context& context, S
         [&](const GradientBlock& block) { return products_of_block<T, Device>(products, block, context); }));
     return round_dx<Device>(products, first, count, context);
   }));
+  if (products.dweight_sums())
+    FUSEDOPS_TRY(Device::finish_sums(products.whole_dweight(), products.dweight_sums(), 1, context));
   if (!products.need_dbias || !products.dbias_sums()) return {};
   return Device::finish_sums(products.whole_dbias(), products.dbias_sums(), linear.chunks(), context);
 }
