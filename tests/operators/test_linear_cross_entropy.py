@@ -159,7 +159,7 @@ def test_memory_is_below_that_of_the_logits(torch_gpu):
 
 @pytest.mark.parametrize("call", [("bfloat16", 0.3), ("float32", 0.0), ("float16", 1.0)], ids=str)
 def test_divergence_of_several_chunks(torch_backend, call, random):
-    """linear_kl_div over two or three chunks of rows and a narrow block of columns, against float64. In the backward the
+    """linear_kl_div over several chunks of rows and a narrow block of columns, against float64. In the backward the
     gradients have the same bits as in the forward."""
     torch, fo, (dtype, beta) = torch_backend.torch, torch_backend.functions, call
     rows, classes = 300 if torch_backend.device == "cpu" else 7800, 66_001
