@@ -62,6 +62,7 @@ def navigation(entries: dict[str, str]) -> list[Any]:
                 {"JAX": "jax.md"},
                 {"Coming from other libraries": "coming-from.md"},
                 {"An operator of your own": "your-own-operator.md"},
+                {"Recipes": "recipes.md"},
                 {"Several GPUs": "distributed.md"},
                 {"Serving": "serving.md"},
                 {"A converted Keras transformer": "keras.md"},

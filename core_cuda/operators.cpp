@@ -12,6 +12,7 @@
 #include "ops/elementwise/scale.h"
 #include "ops/loss/cross_entropy.h"
 #include "ops/loss/linear_cross_entropy.h"
+#include "ops/loss/linear_kl_div.h"
 #include "ops/loss/linear_log_prob.h"
 #include "ops/normalization/norm.h"
 #include "ops/normalization/rms_norm_rope.h"
@@ -63,6 +64,8 @@ std::span<const Operator> built_in_operators() {
       linear_backward(),
       linear_cross_entropy(),
       linear_cross_entropy_backward(),
+      linear_kl_div(),
+      linear_kl_div_backward(),
       linear_log_prob(),
       linear_log_prob_backward(),
       matmul(),

@@ -75,6 +75,19 @@ def _linear_cross_entropy_backward(
     return (recomputes + dx + dweight) * _linear(x, weight, transpose_weight)
 
 
+@flops("linear_kl_div")
+def _linear_kl_div(target_x: Shape, target_weight: Shape, transpose_weight: bool, **rest: Any) -> int:
+    return _linear(target_x, target_weight, transpose_weight) + _linear_cross_entropy(
+        transpose_weight=transpose_weight, **rest
+    )
+
+
+@flops("linear_kl_div_backward")
+def _linear_kl_div_backward(target_x: Shape, target_weight: Shape, transpose_weight: bool, **rest: Any) -> int:
+    products = _linear_cross_entropy_backward(transpose_weight=transpose_weight, **rest)
+    return products + bool(products) * _linear(target_x, target_weight, transpose_weight)
+
+
 @flops("gated_linear")
 def _gated_linear(x: Shape, gate_weight: Shape, transpose_weight: bool, **_: Any) -> int:
     return 2 * _linear(x, gate_weight, transpose_weight)

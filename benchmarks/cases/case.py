@@ -117,7 +117,10 @@ BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # recorded by autograd for a backward that is not run
 
 # Number of weight matrices of matrix products and layers.
-WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1, "linear_log_prob": 1}
+WEIGHTS = {
+    **{"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1, "linear_log_prob": 1},
+    "linear_kl_div": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -240,9 +243,12 @@ def product(
     operator: str = "matmul",
     frameworks: tuple[str, ...] = ("torch", "tf"),
 ) -> Case:
-    """A case of a matrix product or a layer; the backward has two products for each one of the forward."""
-    work = WEIGHTS[operator] * (3 if variant == BOTH else 1) * 2.0 * prod(shape)
-    return Case(section, device, operator, variant, dtype, shape, work, "FLOP", frameworks, goals)
+    """A case of a matrix product or a layer; the backward has two products for each weight with a gradient."""
+    frozen = sum(x.name.endswith("weight") and not x.gradient for x in OPERATORS[operator].inputs)
+    products = 3 * WEIGHTS[operator] - 2 * frozen if variant == BOTH else WEIGHTS[operator]
+    return Case(
+        section, device, operator, variant, dtype, shape, products * 2.0 * prod(shape), "FLOP", frameworks, goals
+    )
 
 
 def as_fast_as_in_torch(framework: str = "tf") -> Goal:

@@ -133,4 +133,21 @@ OPERATORS = (
         outputs={"log_prob": _row, "lse": _row},
         formula=lambda n: lambda x, weight, labels: n.log_prob(n.upcast(n.matmul(x, weight)), labels),
     ),
+    Operator(
+        "linear_kl_div",
+        inputs=(
+            Input("x", _a),
+            Input("weight", _b, values=_weights(0)),
+            Input("target_x", _a, gradient=False),
+            Input("target_weight", _b, gradient=False, values=_weights(1)),
+        ),
+        outputs={"out": scalar},
+        mean=True,
+        formula=lambda n: (
+            lambda x, weight, target_x, target_weight: n.kl_div(
+                n.upcast(n.matmul(x, weight)), n.upcast(n.matmul(target_x, target_weight))
+            )
+        ),
+        liger=lambda ops: lambda *heads: ops.LigerFusedLinearJSDFunction.apply(*heads, None, 0.0),
+    ),
 )

@@ -242,3 +242,94 @@ def linear_log_prob(
         need_entropy=entropy,
     )
     return (log_prob, lse, entropies) if entropy else (log_prob, lse)
+
+
+def linear_kl_div(
+    x: Tensor,
+    weight: Tensor,
+    target_x: Tensor,
+    target_weight: Tensor,
+    bias: Tensor | None = None,
+    target_bias: Tensor | None = None,
+    *more: Refused,
+    labels: Tensor | None = None,
+    beta: float = 0.0,
+    temperature: float = 1.0,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+    transpose_weight: bool = True,
+    **others: Refused,
+) -> Tensor:
+    """The divergence of softmax(x Wᵀ + bias) from the softmax of a target head, for distillation without the logits.
+
+    Let p be the model's probabilities, q the target's, and m = beta · q + (1 - beta) · p. The divergence of a row is
+    KL(q ‖ p) for beta 0 and KL(p ‖ q) for beta 1. Between these it is the generalized Jensen-Shannon divergence,
+    beta · KL(q ‖ m) + (1 - beta) · KL(p ‖ m). The logits of both heads exist for a block of rows at a time. Gradients
+    are computed along with the loss, by four products, or in the backward, by six, as in `linear_cross_entropy`.
+
+    Args:
+        x: [..., in], float64, float32, float16 or bfloat16.
+        weight: [classes, in], or [in, classes] if `transpose_weight` is false; of x's dtype.
+        target_x: [..., in of the target], of x's dtype, with as many rows as x.
+        target_weight: as weight, with the same classes.
+        bias: [classes], of x's dtype.
+        target_bias: [classes], of x's dtype.
+        labels: int32 or int64, [...]: rows with the label ignore_index are left out. Other labels have no meaning.
+        beta: in [0, 1].
+        temperature: above 0; divides the logits of both heads.
+        ignore_index: rows with this label have zero loss and zero gradient, and do not count in the mean.
+        reduction: "mean" over the rows that are not ignored, NaN if all are; "sum"; or "none", one loss per row.
+        transpose_weight: as in `linear`, for both weights.
+
+    Returns:
+        The loss, in float64 for float64 x and in float32 for all others: of the shape of x's rows for "none", otherwise
+        a scalar.
+
+    Gradient:
+        Of x, weight and bias; the target has none. The gradient of a logit divided by the temperature is p - q for beta
+        0, and p · (log p - log q - KL(p ‖ q)) for beta 1. Between these it is
+        (1 - beta) · p · (log p - log m - KL(p ‖ m)). The rest is as in `linear_cross_entropy`.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
+            wrong shape or dtype, or the target has other classes.
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX):
+            `beta` is outside [0, 1], or `temperature` is not above 0 or not finite.
+        ValueError: `reduction` is not one of those above.
+
+    PyTorch:
+        Under autocast the tensors are cast to its dtype first, unless they are float64.
+
+        >>> x, target_x, weight = torch.tensor([[2.0]]), torch.tensor([[0.0]]), torch.tensor([[1.0], [0.5]])
+        >>> fo.linear_kl_div(x, weight, target_x, weight)
+        tensor(0.1201)
+
+    TensorFlow:
+        >>> x, target_x, weight = tf.constant([[2.0]]), tf.constant([[0.0]]), tf.constant([[1.0], [0.5]])
+        >>> loss = fo.linear_kl_div(x, weight, target_x, weight)
+        >>> print(loss.numpy().round(4))
+        0.1201
+
+    Source: Agarwal et al., "On-policy distillation of language models", 2024.
+    """
+    if more or others:
+        refuse("linear_kl_div", more, others)
+    keeps = reduction != "none"
+    loss, _, _, _, _ = ops.linear_kl_div(
+        x,
+        weight,
+        target_x,
+        target_weight,
+        bias,
+        target_bias,
+        labels,
+        beta=beta,
+        temperature=temperature,
+        ignore_index=ignore_index,
+        reduction=reduction,
+        transpose_weight=transpose_weight,
+        keep_dx=keeps and may_keep_gradient(x),
+        keep_dweight=keeps and may_keep_gradient(weight),
+        keep_dbias=keeps and may_keep_gradient(bias),
+    )
+    return loss

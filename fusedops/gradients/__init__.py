@@ -12,7 +12,7 @@ need the output.
 
 `f` has every operator (`f.axpby(a, x, b)`, differentiable as well) and a few tensor functions of all frameworks:
 
-    multiply, absolute, erf, rsqrt, sigmoid, tanh   elementwise
+    multiply, absolute, erf, log, rsqrt, sigmoid, tanh   elementwise
     sum                                   over all elements
     sum_last, mean_last                   over the last dimension, which keeps size 1
     expand_last, first                    adds a last dimension of size 1, removes it

@@ -10,12 +10,12 @@ from fusedops.gradients.products import affine
 from fusedops.gradients.registry import Tensor, gradient
 
 
-@gradient("cross_entropy_backward", saves=("dloss", "logits", "labels", "class_weight"))
+@gradient("cross_entropy_backward", saves=("dloss", "logits", "labels", "count", "class_weight"))
 def _cross_entropy_backward(f: Any, c: Any, gdlogits: Tensor) -> Mapping[str, Any]:
     return second_derivative(f, c, _loss, dy=("dloss",), logits=gdlogits)
 
 
-@gradient("linear_cross_entropy_backward", saves=("dloss", "x", "weight", "labels", "bias", "class_weight"))
+@gradient("linear_cross_entropy_backward", saves=("dloss", "x", "weight", "labels", "bias", "count", "class_weight"))
 def _linear_cross_entropy_backward(
     f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
 ) -> Mapping[str, Any]:
@@ -44,6 +44,32 @@ def _linear_log_prob_backward(
     return second_derivative(f, c, plain, dy=dy, x=gdx, weight=gdweight, bias=gdbias)
 
 
+@gradient(
+    "linear_kl_div_backward",
+    saves=("dloss", "x", "weight", "target_x", "target_weight", "bias", "target_bias", "labels", "count"),
+)
+def _linear_kl_div_backward(
+    f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
+) -> Mapping[str, Any]:
+    def plain(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        target = (f.compute(y) for y in (c.target_x, c.target_weight))
+        target_bias = None if c.target_bias is None else f.compute(c.target_bias)
+        logits = (affine(f, c, x, weight, bias), affine(f, c, *target, target_bias))
+        log_p, log_q = (f.log_softmax(z / c.temperature) for z in logits)
+        p, q = (f.probabilities(z / c.temperature, ()) for z in logits)
+        if c.beta == 0.0:
+            terms = q * (log_q - log_p)
+        elif c.beta == 1.0:
+            terms = p * (log_p - log_q)
+        else:
+            least = 2.0**-126  # the logarithm of 0 is infinite, and so is its slope
+            log_m = f.log(c.beta * q + (1.0 - c.beta) * p + least)
+            terms = c.beta * q * (log_q - log_m) + (1.0 - c.beta) * p * (log_p - log_m)
+        return _reduced(f, c, f.first(f.sum_last(terms)))
+
+    return second_derivative(f, c, plain, dy=("dloss",), x=gdx, weight=gdweight, bias=gdbias)
+
+
 def _logits(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     logits = affine(f, c, x, weight, bias)
     return c.softcap * f.tanh(logits / c.softcap) if c.softcap else logits
@@ -59,12 +85,13 @@ def _loss(f: Any, c: Any, logits: Tensor) -> Tensor:
     if c.z_loss:
         lse = f.log_sum_exp(logits, ())
         loss = loss + c.z_loss * lse * lse
-    counts = f.unequal(c.labels, c.ignore_index)
-    loss = f.where(counts, loss)
+    return _reduced(f, c, loss)
+
+
+def _reduced(f: Any, c: Any, losses: Tensor) -> Tensor:
+    """The losses of rows that are not ignored, or their sum or mean."""
+    losses = losses if c.labels is None else f.where(f.unequal(c.labels, c.ignore_index), losses)
     if c.reduction == "none":
-        return loss
-    total = f.sum(loss)
-    if c.reduction == "sum":
-        return total
-    rows = f.cast(counts, logits)
-    return total / f.sum(rows if weights is None else f.where(counts, f.first(f.sum_last(f.where(is_label, weights)))))
+        return losses
+    total = f.sum(losses)
+    return total if c.reduction == "sum" else total / c.count

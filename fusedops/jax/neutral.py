@@ -80,6 +80,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "features": lambda x: x.shape[-1],
     "first": lambda x: x[..., 0],
     "halves": lambda x: jnp.split(x, 2, -1),
+    "log": jnp.log,
     "log_softmax": lambda x: jax.nn.log_softmax(x, -1),
     "log_sum_exp": _log_sum_exp,
     "mean_last": lambda x: x.mean(-1, keepdims=True),

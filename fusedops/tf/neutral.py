@@ -108,6 +108,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "features": lambda x: tf.cast(tf.shape(x)[-1], x.dtype),
     "first": lambda x: tf.squeeze(x, -1),
     "halves": lambda x: tf.split(x, 2, -1),
+    "log": tf.math.log,
     "log_softmax": tf.nn.log_softmax,
     "log_sum_exp": _log_sum_exp,
     "mean_last": lambda x: tf.reduce_mean(x, -1, keepdims=True),

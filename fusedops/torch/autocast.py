@@ -32,22 +32,24 @@ def autocast(declaration: Operator) -> Callable[[Inputs], Inputs] | None:
     """The function that casts a call's inputs while autocast is on; None if there is nothing to cast."""
     if declaration.autocast:
         with_gradients = {gradient.input for step in declaration.derivative for gradient in step.gradients}
-        return functools.partial(_cast, tuple(x.name in with_gradients for x in declaration.inputs))
+        return functools.partial(_cast, declaration.name, tuple(x.name in with_gradients for x in declaration.inputs))
     if len(declaration.inputs) < 2 or not declaration.differentiable:
         return None
     return functools.partial(_promoted, declaration.name)
 
 
-def _cast(has_gradient: tuple[bool, ...], inputs: Inputs) -> Inputs:
+def _cast(name: str, has_gradient: tuple[bool, ...], inputs: Inputs) -> Inputs:
     """The inputs in autocast's dtype if it is on for their device.
 
-    float64 stays, as in torch's own products, and so do inputs without a gradient, such as weights of classes.
+    float64 stays, as in torch's own products. Inputs without a gradient stay if the operator takes them so, such as
+    weights of classes; the target of a divergence is cast.
     """
     dtype = _dtype_at(inputs)
     if dtype is None:
         return inputs
+    casts_all = _casts_all(name, has_gradient, _dtypes(inputs), dtype)
     return tuple(
-        x.to(dtype) if cast and isinstance(x, torch.Tensor) and x.dtype in _CAST else x
+        x.to(dtype) if (cast or casts_all) and isinstance(x, torch.Tensor) and x.dtype in _CAST else x
         for x, cast in zip(inputs, has_gradient, strict=True)
     )
 
@@ -59,7 +61,7 @@ def _promoted(name: str, inputs: Inputs) -> Inputs:
     """
     if _dtype_at(inputs) is None:
         return inputs
-    widest = _widest(name, tuple(x.dtype if isinstance(x, torch.Tensor) else None for x in inputs))
+    widest = _widest(name, _dtypes(inputs))
     if widest is None:
         return inputs
     dtype = getattr(torch, widest)
@@ -76,6 +78,23 @@ def _dtype_at(inputs: Inputs) -> torch.dtype | None:
 @internals.before_tracing
 def _widest(name: str, dtypes: DTypes) -> str | None:
     return _known_widest(name, dtypes)
+
+
+def _dtypes(inputs: Inputs) -> DTypes:
+    return tuple(x.dtype if isinstance(x, torch.Tensor) else None for x in inputs)
+
+
+@functools.cache
+def _known_casts_all(name: str, has_gradient: tuple[bool, ...], dtypes: DTypes, dtype: torch.dtype) -> bool:
+    """True if the operator takes inputs without a gradient in autocast's dtype only."""
+    every = tuple(dtype if x in _CAST else x for x in dtypes)
+    some = tuple(new if cast else old for old, new, cast in zip(dtypes, every, has_gradient, strict=True))
+    return every != some and not shapes.takes_dtypes(name, some) and shapes.takes_dtypes(name, every)
+
+
+@internals.before_tracing
+def _casts_all(name: str, has_gradient: tuple[bool, ...], dtypes: DTypes, dtype: torch.dtype) -> bool:
+    return _known_casts_all(name, has_gradient, dtypes, dtype)
 
 
 @functools.cache

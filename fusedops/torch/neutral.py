@@ -112,6 +112,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "features": lambda x: x.shape[-1],
     "first": lambda x: x.squeeze(-1),
     "halves": lambda x: torch.chunk(x, 2, -1),
+    "log": torch.log,
     "log_softmax": lambda x: torch.log_softmax(x, -1),
     "log_sum_exp": _log_sum_exp,
     "mean_last": lambda x: x.mean(-1, keepdim=True),

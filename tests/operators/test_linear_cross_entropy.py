@@ -1,7 +1,8 @@
-"""linear_cross_entropy: blocks of logits, gradients in the forward, invalid labels, memory."""
+"""linear_cross_entropy, linear_kl_div: blocks of logits, gradients in the forward, invalid labels, memory."""
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -154,3 +155,60 @@ def test_memory_is_below_that_of_the_logits(torch_gpu):
     fo.linear_cross_entropy(x, weight, labels).backward()
     gradients = 2 * (x.numel() + 2 * weight.numel())
     assert torch.cuda.max_memory_allocated() - before - gradients < rows * classes
+
+
+@pytest.mark.parametrize("call", [("bfloat16", 0.3), ("float32", 0.0), ("float16", 1.0)], ids=str)
+def test_divergence_of_several_chunks(torch_backend, call, random):
+    """linear_kl_div over several chunks of rows and a narrow block of columns, against float64. In the backward the
+    gradients have the same bits as in the forward."""
+    torch, fo, (dtype, beta) = torch_backend.torch, torch_backend.functions, call
+    rows, classes = 300 if torch_backend.device == "cpu" else 7800, 66_001
+    shapes = (rows, 8), (classes, 8), (rows, 5), (classes, 5), (classes,)
+    tensors = [torch_backend.tensor(random.standard_normal(shape), dtype) for shape in shapes]
+    labels = torch.zeros(rows, dtype=torch.int64, device=tensors[0].device)
+    labels[::7] = -100
+    options = {"labels": labels, "beta": beta, "temperature": 2.0}
+    loss, *got = _divergence(torch, fo.linear_kl_div, tensors, rows, options)
+    wide = [x.double() for x in tensors]
+    plain, *expected = 0.0, *(torch.zeros_like(wide[i]) for i in (0, 1, 4))
+    for start in range(0, rows, 1300):
+        part = slice(start, start + 1300)
+        inputs = [wide[0][part], wide[1], wide[2][part], wide[3], wide[4]]
+        given = {**options, "labels": labels[part], "reduction": "sum"}
+        own, dx, *others = _divergence(torch, functools.partial(_plain_divergence, torch), inputs, rows, given)
+        plain += own
+        expected[0][part] = dx
+        expected[1:] = [total + each for total, each in zip(expected[1:], others, strict=True)]
+    counted = (labels != -100).sum()
+    # Logits and logarithms of probabilities are below 20; in float32 each errs by a few roundings.
+    limit = 100 * torch.finfo(torch.float32).eps
+    assert abs(loss - plain / counted) <= limit * (plain / counted)
+    for ours, exact in zip(got, expected, strict=True):
+        # dz, its unit gradient and the result are rounded to the dtype.
+        bound = (3 * torch.finfo(ours.dtype).eps + limit) * (exact / counted).norm()
+        assert (ours.double() - exact / counted).norm() <= bound
+    _, *late = _divergence(torch, fo.linear_kl_div, tensors, rows, options, keeps=False)
+    assert all(map(torch.equal, got, late))
+
+
+def _divergence(torch, function, tensors, rows, options, keeps=True):
+    """The loss, and the gradients of x, weight and bias for the upstream gradient `rows`, in which float16 does not
+    underflow. Without `keeps` the backward computes them."""
+    x, weight, *target, bias = tensors
+    leaves = [y.detach().requires_grad_() for y in (x, weight, bias)]
+    if keeps or x.dtype == torch.float64:
+        loss = function(leaves[0], leaves[1], *target, leaves[2], **options)
+    else:
+        arguments = (options["beta"], options["temperature"], -100, "mean", True, False, False, False)
+        given = (leaves[0], leaves[1], *target, leaves[2], None, options["labels"])
+        loss, *_ = torch.ops.fusedops.linear_kl_div(*given, *arguments)
+    return loss.item(), *torch.autograd.grad(loss, leaves, torch.full_like(loss, float(rows)))
+
+
+def _plain_divergence(torch, x, weight, target_x, target_weight, bias, labels, beta, temperature, reduction):
+    log_p = ((x @ weight.T + bias) / temperature).log_softmax(-1)
+    log_q = (target_x @ target_weight.T / temperature).log_softmax(-1)
+    log_m = {0.0: log_p, 1.0: log_q}.get(beta, (beta * log_q.exp() + (1 - beta) * log_p.exp()).log())
+    of_target, of_model = {0.0: (1, 0), 1.0: (0, 1)}.get(beta, (beta, 1 - beta))
+    terms = of_target * log_q.exp() * (log_q - log_m) + of_model * log_p.exp() * (log_p - log_m)
+    return terms.sum(-1)[labels != -100].sum()

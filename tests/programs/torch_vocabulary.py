@@ -14,19 +14,24 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode
 
 import fusedops.torch as fo
-from tests.helpers.checks import check_backward, check_forward
+from tests.helpers.checks import check_backward, check_forward, tuples
 from tests.helpers.frameworks import BACKENDS
 from tests.helpers.numerics import DTYPES
 from tests.helpers.ranks import init_process_group
-from tests.specifications import cross_entropy, linear_cross_entropy
+from tests.specifications import cross_entropy, linear_cross_entropy, linear_log_prob, linear_log_prob_entropy
 
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 torch.set_num_threads(1)
 init_process_group(device, rank, world, store, seconds=60)
 group: Any = dist.group.WORLD
 mesh = dist.device_mesh.init_device_mesh(device, (world,))
-OF_CLASSES = {"cross_entropy": {"logits": -1}, "linear_cross_entropy": {"weight": 0, "bias": 0}}
-FUNCTIONS: dict[str, Any] = {name: getattr(fo, name) for name in OF_CLASSES}
+HEAD = {"weight": 0, "bias": 0}
+OF_CLASSES = {
+    "cross_entropy": {"logits": -1},
+    "linear_cross_entropy": HEAD,
+    "linear_log_prob": HEAD,
+    "linear_log_prob_entropy": HEAD,
+}
 # With more than two ranks: each reduction, with equal and with unequal shards, and empty shards.
 FEW = (
     *(
@@ -34,9 +39,8 @@ FEW = (
         for reduction in ("mean", "sum", "none")
         for options in ("", "-2.0-True", "-None-None")
     ),
-    *("smooth", "1-classes", "no-classes"),
+    *("smooth", "1-classes", "no-classes", "parts-True"),
 )
-DISTRIBUTED = {name: getattr(fo.distributed, name) for name in OF_CLASSES}
 
 
 def dims_of(name: str, options: Any) -> dict[str, int]:
@@ -61,9 +65,10 @@ class Distributed(BACKENDS["torch"]):  # type: ignore[misc]
         classes = {inputs[x].shape[dim] for x, dim in dims.items() if inputs.get(x) is not None}
         if self.of_tensors and all(n % world == 0 for n in classes):
             own = {x: given[x].tensor_split(world, dim)[rank] for x, dim in dims.items() if given.get(x) is not None}
-            return (DISTRIBUTED[name](**given | own, group=group),)
+            return tuples(SPECIFICATIONS[name].made_by(fo.distributed)(**given | own, group=group))
         tensors = {x: placed(y, dims.get(x)) for x, y in inputs.items() if isinstance(y, torch.Tensor)}
-        return (FUNCTIONS[name](**given | tensors).full_tensor(),)
+        results = tuples(SPECIFICATIONS[name].made_by(fo)(**given | tensors))
+        return tuple(y.full_tensor() for y in results)
 
     def gradients(self, name: str, inputs: Any, options: Any, wanted: Any, upstream: Any = None) -> Any:
         outputs, found = super().gradients(name, inputs, options, wanted, upstream)
@@ -102,16 +107,38 @@ class CrossEntropy(Parts, cross_entropy.CrossEntropy):
     pass
 
 
-class LinearCrossEntropy(Parts, linear_cross_entropy.LinearCrossEntropy):
+class Head(Parts):
     @staticmethod
     def logits(x: Any, weight: Any, bias: Any = None, softcap: float = 0.0, transpose_weight: bool = True, **_: Any):
         sums = linear_cross_entropy.argument(x, weight, bias, transpose_weight)
         return linear_cross_entropy.capped(sums, softcap)[0]
 
 
+class LinearCrossEntropy(Head, linear_cross_entropy.LinearCrossEntropy):
+    pass
+
+
+class LinearLogProb(Head, linear_log_prob.LinearLogProb):
+    pass
+
+
+class LinearLogProbEntropy(Head, linear_log_prob_entropy.LinearLogProbEntropy):
+    pass
+
+
+SPECIFICATIONS: dict[str, Any] = {
+    spec.name: spec for spec in (CrossEntropy(), LinearCrossEntropy(), LinearLogProb(), LinearLogProbEntropy())
+}
+
+
 def samples(spec: Any, random: np.random.Generator) -> Iterator[Any]:
     """Those of the specification, and all options with classes that the ranks can share equally."""
     yield from spec.more_samples(random)
+    if isinstance(spec, LinearLogProb | LinearLogProbEntropy):
+        for transpose in (True, False):
+            options = {"softcap": 2.0, "temperature": 0.5, "transpose_weight": transpose}
+            yield linear_log_prob.call((5, 3, 6), random, f"parts-{transpose}", classes=12, bias=True, **options)
+        return
     is_linear = isinstance(spec, LinearCrossEntropy)
     make = linear_cross_entropy.call if is_linear else cross_entropy.call
     more = itertools.product((0.0, 2.0), (True, False)) if is_linear else ((None, None),)
@@ -129,7 +156,7 @@ def check_accuracy(of_tensors: bool) -> None:
     backend = Distributed(device)
     backend.of_tensors = of_tensors
     dtypes = DTYPES if not of_tensors else ("float64", "bfloat16")
-    for spec in (CrossEntropy(), LinearCrossEntropy()):
+    for spec in SPECIFICATIONS.values():
         for dtype in dtypes if world == 2 else ("float64",):
             for sample in samples(spec, np.random.default_rng(0)):
                 if world > 2 and str(sample) not in FEW:
@@ -159,6 +186,13 @@ def infinities() -> None:
         options = {"reduction": "none", "label_smoothing": smoothing}
         expected = fo.cross_entropy(logits, labels, **options)
         got = fo.cross_entropy(placed(logits, 1), placed(labels, None), **options).to_local()
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    x, weight = (torch.zeros(n, 1, dtype=torch.float64, device=device) for n in (1, logits.shape[1]))
+    for number, bias in enumerate(logits[::11]):  # the logits of one row
+        label = torch.tensor([number % 4 * world], device=device)
+        parts = weight.chunk(world)[rank], label, bias.chunk(world)[rank].contiguous()
+        expected = fo.linear_log_prob(x, weight, label, bias, entropy=True)
+        got = fo.distributed.linear_log_prob(x, *parts, group=group, entropy=True)
         torch.testing.assert_close(got, expected, equal_nan=True)
 
 
@@ -207,6 +241,9 @@ def messages() -> None:
         dx, dweight = torch.autograd.grad(loss, distributed)
     assert sent.get_total_counts() == 0
     assert dx.placements[0].is_partial() and dweight.placements == (Shard(0),)
+    with CommDebugMode() as sent:
+        fo.linear_log_prob(*distributed, placed(labels, None), entropy=True)
+    assert sent.get_total_counts() == 1
     logits = placed(x @ weight.T, 2).detach().requires_grad_()
     with CommDebugMode() as sent:
         loss = fo.cross_entropy(logits, placed(labels, None))
@@ -219,15 +256,18 @@ def differentiated_twice() -> None:
     x, weight, labels, bias = language_model()
 
     def second(function: Callable[..., Any], leaves: list[torch.Tensor]) -> Any:
-        loss = function(leaves[0], leaves[1], labels, leaves[2], label_smoothing=0.1, softcap=2.0)
+        loss = sum(y.sum() for y in tuples(function(leaves[0], leaves[1], labels, leaves[2], softcap=2.0)))
         first = torch.autograd.grad(loss, leaves, create_graph=True)
         return torch.autograd.grad(sum(y.square().sum() for y in first[1:]), leaves[1:])
 
-    expected = second(fo.linear_cross_entropy, [y.clone().requires_grad_() for y in (x, weight, bias)])
-    function = functools.partial(fo.distributed.linear_cross_entropy, group=group)
-    got = second(function, [x.clone().requires_grad_(), own(weight), own(bias)])
-    for y, whole in zip(got, expected, strict=True):
-        torch.testing.assert_close(y, whole.tensor_split(world)[rank])
+    options = {"linear_log_prob": {"entropy": True}, "linear_cross_entropy": {"label_smoothing": 0.1}}
+    for name, given in options.items():
+        whole_function = functools.partial(getattr(fo, name), **given)
+        expected = second(whole_function, [y.clone().requires_grad_() for y in (x, weight, bias)])
+        function = functools.partial(getattr(fo.distributed, name), group=group, **given)
+        got = second(function, [x.clone().requires_grad_(), own(weight), own(bias)])
+        for y, whole in zip(got, expected, strict=True):
+            torch.testing.assert_close(y, whole.tensor_split(world)[rank])
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
         function(torch.autograd.forward_ad.make_dual(x, x), own(weight), labels)
 
@@ -332,6 +372,8 @@ def errors() -> None:
             fo.distributed.linear_cross_entropy(**given | bad)
     got = fo.distributed.linear_cross_entropy(**given)
     torch.testing.assert_close(got, fo.linear_cross_entropy(x, weight, labels))
+    with pytest.raises(RuntimeError, match=r"fusedops\.distributed\.linear_log_prob: temperature must be alike"):
+        fo.distributed.linear_log_prob(**given, temperature=1.0 + rank)
 
 
 for name in section.split(","):

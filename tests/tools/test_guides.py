@@ -18,6 +18,7 @@ PROGRAMS = {
     for guide in GUIDES
     for number, code in enumerate(blocks("python", (ROOT / guide).read_text()))
 }
+PROGRAMS["docs/recipes.md"] = "\n".join(blocks("python", (ROOT / "docs/recipes.md").read_text()))
 FRAMEWORKS = {"torch": r"\b(torch|transformers)\b", "tensorflow": r"\b(tensorflow|keras)\b", "jax": r"\bjax\b"}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LINES = 6000  # of all documents, or a reader finds nothing

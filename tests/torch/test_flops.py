@@ -70,3 +70,25 @@ def test_attention(torch_backend, fo, call):
             y = fo.attention(*inputs, causal=True, dropout=0.5 if call == "dropout" else 0.0)
         y.sum().backward()
     assert counter.get_total_flops() == expected
+
+
+@pytest.mark.parametrize(
+    ("call", "products"), [("kept", 3), ("recomputed", 4), ("log_prob", 4), ("kl", 4), ("kl none", 6)]
+)
+def test_linear_losses(torch_backend, fo, call, products):
+    """Products of one size: those of the forward, of the gradients, and of logits that the backward computes again."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch = torch_backend.torch
+    x, weight = (torch.randn(n, 7, device=torch_backend.device, requires_grad=True) for n in (5, 11))
+    labels = torch.zeros(5, dtype=torch.int64, device=torch_backend.device)
+    reduction = "mean" if call in ("kept", "kl") else "none"
+    with FlopCounterMode(display=False) as counter:
+        if call == "log_prob":
+            y, _ = fo.linear_log_prob(x, weight, labels)
+        elif call.startswith("kl"):
+            y = fo.linear_kl_div(x, weight, x.detach(), weight.detach(), reduction=reduction)
+        else:
+            y = fo.linear_cross_entropy(x, weight, labels, reduction=reduction)
+        y.sum().backward()
+    assert counter.get_total_flops() == products * 2 * 5 * 7 * 11

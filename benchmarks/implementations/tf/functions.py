@@ -24,6 +24,11 @@ def _log_prob(logits: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     return tf.gather(logits, labels, axis=-1, batch_dims=1) - lse, lse
 
 
+def _kl_div(logits: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    log_p, log_q = tf.nn.log_softmax(logits), tf.nn.log_softmax(target)
+    return tf.reduce_mean(tf.reduce_sum(tf.exp(log_q) * (log_q - log_p), axis=-1))
+
+
 FUNCTIONS = {
     "attention": _attention,
     "dropout": tf.nn.dropout,
@@ -36,6 +41,7 @@ FUNCTIONS = {
     "cross_entropy": lambda logits, labels: tf.reduce_mean(
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     ),
+    "kl_div": _kl_div,
     "log_prob": _log_prob,
     "join": lambda a, b: tf.concat((a, b), axis=-1),
     "upcast": lambda x: tf.cast(x, tf.float32) if x.dtype.size == 2 else x,

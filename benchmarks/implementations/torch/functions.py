@@ -50,6 +50,11 @@ def _log_prob(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor,
     return logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1) - lse, lse
 
 
+def _kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    log_p, log_q = logits.log_softmax(-1), target.log_softmax(-1)
+    return F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+
+
 FUNCTIONS = {
     "attention": _attention,
     "dropout": F.dropout,
@@ -60,6 +65,7 @@ FUNCTIONS = {
     "mean": lambda x: x.mean(-1, keepdim=True),
     "softmax": lambda x: torch.softmax(x, -1),
     "cross_entropy": F.cross_entropy,
+    "kl_div": _kl_div,
     "log_prob": _log_prob,
     "join": lambda a, b: torch.cat((a, b), -1),
     "upcast": _upcast,

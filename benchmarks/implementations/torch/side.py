@@ -259,8 +259,9 @@ def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
         x, weights = values["x"], [value for name, value in values.items() if name.endswith("weight")]
         found = [x @ w.mT for w in weights]
         if case.variant == BOTH:
+            weights = [values[name] for name in OPERATORS[case.operator].wanted if name.endswith("weight")]
             # A loss layer has no upstream gradient of its logits' shape: the logits stand in for it.
-            gradients = [values["dout"]] * len(weights) if "dout" in values else list(found)
+            gradients = [values["dout"]] * len(weights) if "dout" in values else found[: len(weights)]
             found += [each for dz, w in zip(gradients, weights, strict=True) for each in (dz @ w, dz.mT @ x)]
         return found
 

@@ -14,29 +14,14 @@ Status forward_rule(Rule& rule) {
   Shape logits;
   FUSEDOPS_TRY(linear_logits_rule(rule, kAt, &logits));
   FUSEDOPS_TRY(loss_rule(rule, kLinearCrossEntropy, kAt.x, logits));
-  const bool is_unit = has_unit_gradients<kLinearCrossEntropy>(rule.attributes, rule.inputs[kAt.x].dtype);
-  const auto kept = [&](const GradientPlace& gradient, int input) {
-    rule.outputs[gradient.output] = rule.gradient(input, is_unit && rule.attributes[gradient.asked], kAt.x);
-  };
-  kept(kAt.dx, kAt.x);
-  kept(kAt.dweight, kAt.weight);
-  kept(kAt.dbias, kAt.bias);
-  return {};
+  return gradients_rule(rule, kAt, has_unit_gradients<kLinearCrossEntropy>(rule.attributes, rule.inputs[kAt.x].dtype));
 }
 
 Status backward_rule(Rule& rule) {
   Shape logits;
   FUSEDOPS_TRY(linear_logits_rule(rule, kBackwardAt, &logits));
   FUSEDOPS_TRY(loss_backward_rule(rule, kLinearCrossEntropyBackward, kBackwardAt.x, logits));
-  const auto needed = [&](const GradientPlace& gradient, int input) -> Status {
-    rule.outputs[gradient.output] = rule.gradient(input, rule.attributes[gradient.asked], kBackwardAt.x);
-    const Shape& unit = rule.inputs[gradient.unit];
-    const bool is_empty = unit.ranked && unit.rank == 1 && unit.dims[0] == 0;
-    return unit.present && !is_empty ? rule.same_as(gradient.unit, input) : Status();
-  };
-  FUSEDOPS_TRY(needed(kBackwardAt.dx, kBackwardAt.x));
-  FUSEDOPS_TRY(needed(kBackwardAt.dweight, kBackwardAt.weight));
-  return needed(kBackwardAt.dbias, kBackwardAt.bias);
+  return gradients_rule(rule, kBackwardAt);
 }
 
 size_t loss_memory(const LinearLogits& linear) {
@@ -45,7 +30,7 @@ size_t loss_memory(const LinearLogits& linear) {
 }
 
 size_t forward_workspace(const Call& call) {
-  const bool keeps = has_kept_gradients(call);
+  const bool keeps = kAt.any(call);
   const auto division = keeps ? LinearLogits::by_rows : LinearLogits::by_columns;
   const LinearLogits linear(call, kAt, division);
   if (!keeps) return sum_logits_workspace(linear);
@@ -53,7 +38,8 @@ size_t forward_workspace(const Call& call) {
 }
 
 size_t backward_workspace(const Call& call) {
-  if (!is_unit_backward(call)) return LossProducts(call, kBackwardAt, LinearLogits::by_columns, nullptr).workspace();
+  if (!has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kBackwardAt.x]->dtype))
+    return LossProducts(call, kBackwardAt, LinearLogits::by_columns, nullptr).workspace();
   const LossProducts products(call, kBackwardAt, LinearLogits::by_rows, nullptr);
   return products.any() ? loss_memory(products.linear) + products.workspace() : 0;
 }
@@ -168,21 +154,8 @@ struct Cpu {
     return {};
   }
 
-  // c from `count` sums [m, n], added in order and rounded.
   static Status finish_sums(const Matmul& product, const void* sums, int64_t count, const Context& context) {
-    return dispatch(product.dtype, [&](auto tag) -> Status {
-      using T = typename decltype(tag)::type;
-      const auto* const from = static_cast<const compute_t<T>*>(sums);
-      const int64_t size = product.m * product.n;
-      context.parallel_for(size, count, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          compute_t<T> sum = from[i];
-          for (int64_t j = 1; j < count; ++j) sum += from[j * size + i];
-          static_cast<T*>(product.c)[i] = from_compute<T>(sum);
-        }
-      });
-      return {};
-    });
+    return cpu::finish_sums(product, sums, count, context);
   }
 
  private:
@@ -236,25 +209,28 @@ FUSEDOPS_INSTANTIATE(f16)
 FUSEDOPS_INSTANTIATE(bf16)
 #undef FUSEDOPS_INSTANTIATE
 
-bool has_kept_gradients(const Call& call) {
-  if (!has_unit_gradients<kLinearCrossEntropy>(call.attributes, call.inputs[kAt.x]->dtype)) return false;
-  return kAt.dx.is_computed(call) || kAt.dweight.is_computed(call) ||
-         (call.inputs[kAt.bias] && kAt.dbias.is_computed(call));
+Status gradients_rule(Rule& rule, const GradientPlaces& at, bool may_compute) {
+  const auto infer = [&](const GradientPlace& gradient, int input) -> Status {
+    rule.outputs[gradient.output] = rule.gradient(input, may_compute && rule.attributes[gradient.asked], at.x);
+    if (gradient.unit == kAbsent) return {};
+    const Shape& unit = rule.inputs[gradient.unit];
+    const bool is_empty = unit.ranked && unit.rank == 1 && unit.dims[0] == 0;
+    return unit.present && !is_empty ? rule.same_as(gradient.unit, input) : Status();
+  };
+  FUSEDOPS_TRY(infer(at.dx, at.x));
+  FUSEDOPS_TRY(infer(at.dweight, at.weight));
+  return infer(at.dbias, at.bias);
 }
 
-bool is_unit_backward(const Call& call) {
-  return has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kBackwardAt.x]->dtype);
-}
-
-Status scale_gradients(const Call& call, bool scale_computed) {
-  for (const GradientPlace& gradient : {kBackwardAt.dx, kBackwardAt.dweight, kBackwardAt.dbias}) {
+Status scale_gradients(const Call& call, const GradientPlaces& at, bool scale_computed) {
+  for (const GradientPlace& gradient : {at.dx, at.dweight, at.dbias}) {
     const View& to = call.outputs[gradient.output];
     if (!call.attributes[gradient.asked] || to.numel() == 0) continue;
     const View* const given = gradient.given(call);
     if (!given && !scale_computed) continue;
     SubCall<kScale> scale(call);
     scale.input<"x">() = given ? given : &to;
-    scale.input<"factor">() = call.inputs[input_of(kLinearCrossEntropyBackward, "dloss")];
+    scale.input<"factor">() = call.inputs[at.dloss];
     scale.output<"y">() = to;
     FUSEDOPS_TRY(scale.run(nullptr));
   }
@@ -271,7 +247,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at, Division
   x = {xs.data, false, x_rows.stride, 0};
   weight = Matmul::Matrix::of(weights, transpose);
   bias = biases ? biases->data : nullptr;
-  softcap = call.attributes[at.softcap];
+  softcap = call.attributes.or_zero(at.softcap);
   temperature = at.temperature.index == kAbsent ? 1 : call.attributes[at.temperature];
   first_class = call.attributes.or_zero(at.first_class);
 
@@ -309,12 +285,15 @@ LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLog
       dx_(call.outputs[at.dx.output].data) {
   const DType wide = compute_dtype(linear.dtype);
   const bool is_narrow = wide != linear.dtype;
-  dz_ = memory_.take(linear.chunk_rows * std::min(linear.block_columns, linear.columns) * size_of(linear.dtype));
+  if (any() || !is_narrow)
+    dz_ = memory_.take(linear.chunk_rows * std::min(linear.block_columns, linear.columns) * size_of(linear.dtype));
   if (is_narrow) sums_ = memory_.take(linear.block_bytes());
   if (need_dx && is_narrow && !linear.is_one_block())
     dx_sums_ = memory_.take(linear.chunk_rows * linear.depth * size_of(wide));
   if (linear.chunks() == 1) return;
-  if (need_dweight && is_narrow) dweight_low_ = memory_.take(linear.columns * linear.depth * sizeof(uint16_t));
+  const int64_t size = linear.columns * linear.depth;
+  if (need_dweight && linear.dtype == DType::bf16) dweight_low_ = memory_.take(size * sizeof(uint16_t));
+  if (need_dweight && linear.dtype == DType::f16) dweight_sums_ = memory_.take(size * sizeof(float));
   if (need_dbias) dbias_sums_ = memory_.take(linear.chunks() * linear.columns * size_of(wide));
 }
 
@@ -327,7 +306,9 @@ Matmul LossProducts::dweight(const GradientBlock& block) const {
   const bool transpose = call_.attributes[at_.transpose_weight];
   const Matmul::Matrix dz = dz_matrix(block), x = linear.x.from(block.row, 0, linear.dtype);
   const int64_t first = transpose ? block.column * linear.depth : block.column;
-  void* const to = static_cast<char*>(call_.outputs[at_.dweight.output].data) + first * size_of(linear.dtype);
+  void* const to = dweight_sums_
+                       ? static_cast<char*>(dweight_sums_) + first * sizeof(float)
+                       : static_cast<char*>(call_.outputs[at_.dweight.output].data) + first * size_of(linear.dtype);
   Matmul product = transpose ? Matmul(linear.dtype, 1, block.columns, linear.depth, block.rows, dz.turned(), x, to)
                              : Matmul(linear.dtype, 1, linear.depth, block.columns, block.rows, x.turned(), dz, to);
   product.c_stride = transpose ? linear.depth : linear.columns;
@@ -375,6 +356,10 @@ auto LossProducts::with_dbias(const GradientBlock& block, Body&& body) const {
 
 Status LossProducts::run_dbias(const GradientBlock& block) const {
   return with_dbias(block, [&](auto& sum) { return sum.run(rest()); });
+}
+
+Matmul LossProducts::whole_dweight() const {
+  return {linear.dtype, 1, linear.columns, linear.depth, 0, {}, {}, call_.outputs[at_.dweight.output].data};
 }
 
 Matmul LossProducts::whole_dbias() const {

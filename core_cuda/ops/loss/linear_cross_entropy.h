@@ -20,6 +20,9 @@
 
 namespace fusedops {
 
+// Divides the logits of the operators that have it.
+inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive};
+
 // W is [classes, in], or [in, classes] if transpose_weight is false. unit_dx, unit_dweight and unit_dbias are the
 // gradients for an upstream gradient of 1, empty unless keep_dx and so on are true. They are empty, too, for calls that
 // need their upstream gradient first.
@@ -113,11 +116,12 @@ struct LinearArguments {
   AttributeIndex<bool> transpose_weight;
   AttributeIndex<int64_t> first_class;
 
-  consteval LinearArguments(const Signature& op)
-      : x(input_of(op, "x")),
-        weight(input_of(op, "weight")),
-        bias(input_of(op, "bias")),
-        softcap(attribute_of<double>(op, "softcap")),
+  consteval LinearArguments(const Signature& op, const char* x = "x", const char* weight = "weight",
+                            const char* bias = "bias")
+      : x(input_of(op, x)),
+        weight(input_of(op, weight)),
+        bias(input_of(op, bias)),
+        softcap(find_attribute<double>(op, "softcap")),
         temperature(find_attribute<double>(op, "temperature")),
         transpose_weight(attribute_of<bool>(op, "transpose_weight")),
         first_class(find_attribute<int64_t>(op, "first_class")) {}
@@ -134,42 +138,51 @@ struct GradientPlace {
     const View* const view = call.find(unit);
     return view && view->numel() > 0 ? view : nullptr;
   }
-  bool is_computed(const Call& call) const { return call.attributes[asked] && !given(call); }
+  bool is_computed(const Call& call) const {
+    return call.attributes[asked] && call.outputs[output].numel() > 0 && !given(call);
+  }
 };
 
 struct GradientPlaces : LinearArguments {
   GradientPlace dx, dweight, dbias;
+  int dloss = kAbsent;
+
+  bool any(const Call& call) const {
+    return dx.is_computed(call) || dweight.is_computed(call) || dbias.is_computed(call);
+  }
 };
 
-consteval GradientPlace kept_gradient(const char* output, const char* asked) {
-  return {output_of(kLinearCrossEntropy, output), attribute_of<bool>(kLinearCrossEntropy, asked)};
-}
-consteval GradientPlace needed_gradient(const char* output, const char* asked, const char* unit) {
-  return {output_of(kLinearCrossEntropyBackward, output), attribute_of<bool>(kLinearCrossEntropyBackward, asked),
-          input_of(kLinearCrossEntropyBackward, unit)};
+consteval GradientPlace gradient_place(const Signature& op, const char* output, const char* asked,
+                                       const char* unit = "") {
+  return {output_of(op, output), attribute_of<bool>(op, asked), find_input(op, unit)};
 }
 
-inline constexpr GradientPlaces kKeptGradients{kLinearCrossEntropy, kept_gradient("unit_dx", "keep_dx"),
-                                               kept_gradient("unit_dweight", "keep_dweight"),
-                                               kept_gradient("unit_dbias", "keep_dbias")};
-inline constexpr GradientPlaces kNeededGradients{
-    kLinearCrossEntropyBackward, needed_gradient("dx", "need_dx", "unit_dx"),
-    needed_gradient("dweight", "need_dweight", "unit_dweight"), needed_gradient("dbias", "need_dbias", "unit_dbias")};
+// The gradients that a forward keeps, and those of a backward.
+consteval GradientPlaces kept_gradients(const Signature& op) {
+  return {op, gradient_place(op, "unit_dx", "keep_dx"), gradient_place(op, "unit_dweight", "keep_dweight"),
+          gradient_place(op, "unit_dbias", "keep_dbias")};
+}
+consteval GradientPlaces needed_gradients(const Signature& op) {
+  return {op, gradient_place(op, "dx", "need_dx", "unit_dx"),
+          gradient_place(op, "dweight", "need_dweight", "unit_dweight"),
+          gradient_place(op, "dbias", "need_dbias", "unit_dbias"), find_input(op, "dloss")};
+}
+
+inline constexpr GradientPlaces kKeptGradients = kept_gradients(kLinearCrossEntropy);
+inline constexpr GradientPlaces kNeededGradients = needed_gradients(kLinearCrossEntropyBackward);
 
 // True if a call with these attributes may compute dz before its upstream gradient is known.
 template <const Signature& kOp>
 bool has_unit_gradients(const Attributes& attributes, DType dtype) {
-  const bool has_all_classes = attributes[attribute_of<int64_t>(kOp, "classes")] == 0;
+  const bool has_all_classes = attributes.or_zero(find_attribute<int64_t>(kOp, "classes")) == 0;
   return attributes[attribute_of<std::string>(kOp, "reduction")] != "none" && dtype != DType::f16 && has_all_classes;
 }
 
-// True if a call of the forward computes gradients, or if a call of the backward computes those that it is not given
-// for an upstream gradient of 1.
-bool has_kept_gradients(const Call& call);
-bool is_unit_backward(const Call& call);
+// Infers the shapes of the gradients, and checks the given unit gradients. `may_compute`: false if all are empty.
+Status gradients_rule(Rule& rule, const GradientPlaces& at, bool may_compute = true);
 
 // Multiplies the given unit gradients by the upstream gradient, and the computed ones if scale_computed.
-Status scale_gradients(const Call& call, bool scale_computed);
+Status scale_gradients(const Call& call, const GradientPlaces& at, bool scale_computed);
 
 // Checks x, weight and bias, and infers the shape of the logits.
 Status linear_logits_rule(Rule& rule, const LinearArguments& at, Shape* logits);
@@ -339,9 +352,11 @@ class LossProducts {
   Matmul dx(const GradientBlock& block) const;
   Status run_dbias(const GradientBlock& block) const;
 
-  // The results in the compute type that are rounded to dx of a chunk, and to dbias; null if there are none.
+  // The results in the compute type that are rounded to dx of a chunk, dW and dbias; null if there are none.
   const void* dx_sums() const { return dx_sums_; }
   Matmul dx_of_chunk(int64_t row, int64_t rows) const { return dx_product({row, rows, 0, linear.columns}, dx_at(row)); }
+  const void* dweight_sums() const { return dweight_sums_; }  // laid out as dW
+  Matmul whole_dweight() const;
   const void* dbias_sums() const { return dbias_sums_; }  // [chunks, classes]
   Matmul whole_dbias() const;
 
@@ -365,9 +380,9 @@ class LossProducts {
   const Call& call_;
   const GradientPlaces& at_;
   WorkspaceAllocator memory_;
-  void *sums_ = nullptr, *dz_;
+  void *sums_ = nullptr, *dz_ = nullptr;
   void *dx_, *dx_sums_ = nullptr;
-  void *dweight_low_ = nullptr, *dbias_sums_ = nullptr;
+  void *dweight_low_ = nullptr, *dweight_sums_ = nullptr, *dbias_sums_ = nullptr;
 };
 
 // The steps of other operators of the logits, by columns. The first stores the sums of the rows and the logits of the

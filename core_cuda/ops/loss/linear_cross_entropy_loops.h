@@ -20,6 +20,28 @@ Status round_dx(const LossProducts& products, int64_t row, int64_t rows, const C
   return Device::finish_sums(products.dx_of_chunk(row, rows), products.dx_sums(), 1, context);
 }
 
+// Gradients chunk by chunk, from dz. store_dz(row, rows, for_each_block) stores dz of `rows` rows of a chunk, and
+// for_each_block(body) calls body with the chunk's blocks.
+template <class T, class Device, class StoreDz>
+Status gradients_by_rows(const LossProducts& products, const Context& context, StoreDz&& store_dz) {
+  const LinearLogits& linear = products.linear;
+  FUSEDOPS_TRY(linear.for_each_chunk([&](int64_t first, int64_t count) {
+    const auto for_each_block = [&](auto&& body) {
+      return linear.for_each_column_block(
+          [&](int64_t column, int64_t columns) { return body(GradientBlock{first, count, column, columns}); });
+    };
+    FUSEDOPS_TRY(linear.for_each_row_block(
+        first, count, [&](int64_t row, int64_t rows) { return store_dz(row, rows, for_each_block); }));
+    FUSEDOPS_TRY(for_each_block(
+        [&](const GradientBlock& block) { return products_of_block<T, Device>(products, block, context); }));
+    return round_dx<Device>(products, first, count, context);
+  }));
+  if (products.dweight_sums())
+    FUSEDOPS_TRY(Device::finish_sums(products.whole_dweight(), products.dweight_sums(), 1, context));
+  if (!products.need_dbias || !products.dbias_sums()) return {};
+  return Device::finish_sums(products.whole_dbias(), products.dbias_sums(), linear.chunks(), context);
+}
+
 // Gradients for an upstream gradient of 1, chunk by chunk. finish_rows(row, rows) is called when the sums of rows are
 // complete, and stores the lse that `gradient` reads unless it is given.
 template <class T, class Device, class FinishRows>
@@ -27,31 +49,21 @@ Status unit_gradients(const LossProducts& products, const LossRows<compute_t<T>>
                       const LossGradient<compute_t<T>>& gradient, const LossMemory<compute_t<T>>& memory,
                       const Context& context, FinishRows&& finish_rows) {
   const LinearLogits& linear = products.linear;
-  FUSEDOPS_TRY(linear.for_each_chunk([&](int64_t first, int64_t count) {
-    const auto for_each_block = [&](auto&& body) {
-      return linear.for_each_column_block(
-          [&](int64_t column, int64_t columns) { return body(GradientBlock{first, count, column, columns}); });
-    };
-    FUSEDOPS_TRY(linear.for_each_row_block(first, count, [&](int64_t row, int64_t rows) {
-      int64_t tile = 0;
-      FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
-        const auto logits = products.logits<T>(block, row, rows);
-        FUSEDOPS_TRY(Device::sum_rows(losses, linear, logits, products.dz<T>(block, row), memory, tile, context));
-        tile += LossTiles(rows, block.columns, compute_dtype(linear.dtype)).tiles;
-        return Status();
-      }));
-      FUSEDOPS_TRY(finish_rows(row, rows));
-      return for_each_block([&](const GradientBlock& block) {
-        return Device::differentiate(gradient, products.logits<T>(block, row, rows), products.dz<T>(block, row),
-                                     context);
+  return gradients_by_rows<T, Device>(
+      products, context, [&](int64_t row, int64_t rows, auto&& for_each_block) -> Status {
+        int64_t tile = 0;
+        FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
+          const auto logits = products.logits<T>(block, row, rows);
+          FUSEDOPS_TRY(Device::sum_rows(losses, linear, logits, products.dz<T>(block, row), memory, tile, context));
+          tile += LossTiles(rows, block.columns, compute_dtype(linear.dtype)).tiles;
+          return Status();
+        }));
+        FUSEDOPS_TRY(finish_rows(row, rows));
+        return for_each_block([&](const GradientBlock& block) {
+          return Device::differentiate(gradient, products.logits<T>(block, row, rows), products.dz<T>(block, row),
+                                       context);
+        });
       });
-    }));
-    FUSEDOPS_TRY(for_each_block(
-        [&](const GradientBlock& block) { return products_of_block<T, Device>(products, block, context); }));
-    return round_dx<Device>(products, first, count, context);
-  }));
-  if (!products.need_dbias || !products.dbias_sums()) return {};
-  return Device::finish_sums(products.whole_dbias(), products.dbias_sums(), linear.chunks(), context);
 }
 
 // The losses and the gradients for an upstream gradient of 1.
@@ -95,7 +107,7 @@ Status sum_logits(const LinearLogits& linear, const LossRows<compute_t<T>>& loss
 template <class T, class Device>
 Status linear_cross_entropy_forward(const Call& call) {
   using A = compute_t<T>;
-  if (has_kept_gradients(call)) return linear_cross_entropy_with_gradients<T, Device>(call);
+  if (kKeptGradients.any(call)) return linear_cross_entropy_with_gradients<T, Device>(call);
   const LinearLogits linear(call, kLinearCrossEntropy, LinearLogits::by_columns);
   const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.columns);
   const LossMemory<A> memory(linear, call.workspace);
@@ -129,7 +141,8 @@ template <class T, class Device>
 Status linear_cross_entropy_gradient(const Call& call) {
   using A = compute_t<T>;
   constexpr LossInputs kAt = kLinearCrossEntropyBackward;
-  const bool is_unit = is_unit_backward(call);
+  const bool is_unit =
+      has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kNeededGradients.x]->dtype);
   const auto division = is_unit ? LinearLogits::by_rows : LinearLogits::by_columns;
   const LinearLogits linear(call, kLinearCrossEntropyBackward, division);
   const LossGradient<A> gradient(call, kAt, linear.rows, linear.columns);
@@ -137,7 +150,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
     FUSEDOPS_TRY(Device::check_labels(gradient, call));
     const LossProducts products(call, kNeededGradients, division, call.workspace);
     if (products.any()) FUSEDOPS_TRY((gradients_by_columns<T, Device>(products, gradient, call.context)));
-    return scale_gradients(call, /*scale_computed=*/false);
+    return scale_gradients(call, kNeededGradients, /*scale_computed=*/false);
   }
   const LossMemory<A> memory(linear, call.workspace);
   const LossProducts products(call, kNeededGradients, division, memory.memory.rest());
@@ -147,7 +160,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
     FUSEDOPS_TRY((unit_gradients<T, Device>(products, gradient, unit, memory, call.context,
                                             [](int64_t, int64_t) { return Status(); })));
   }
-  return scale_gradients(call, /*scale_computed=*/true);
+  return scale_gradients(call, kNeededGradients, /*scale_computed=*/true);
 }
 
 }  // namespace fusedops

@@ -27,13 +27,7 @@ Status backward_rule(Rule& rule) {
   FUSEDOPS_TRY(check_lse(rule, kLossAt.lse, kX));
   for (const int input : {kLossAt.dlog_prob, kLossAt.dlse, kLossAt.dentropy, kLossAt.entropy})
     if (rule.inputs[input].present) FUSEDOPS_TRY(rule.per_row(input, kX));
-  const auto needed = [&](const GradientPlace& gradient, int input) {
-    rule.outputs[gradient.output] = rule.gradient(input, rule.attributes[gradient.asked], kX);
-  };
-  needed(kLogProbBackwardAt.dx, kX);
-  needed(kLogProbBackwardAt.dweight, kLogProbBackwardAt.weight);
-  needed(kLogProbBackwardAt.dbias, kLogProbBackwardAt.bias);
-  return {};
+  return gradients_rule(rule, kLogProbBackwardAt);
 }
 
 size_t forward_workspace(const Call& call) {

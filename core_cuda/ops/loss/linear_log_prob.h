@@ -6,8 +6,6 @@
 
 namespace fusedops {
 
-inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive};
-
 // The entropy is 0, without a gradient, if need_entropy is false. `statistics` are the numbers of lse in losses.h.
 inline constexpr Signature kLinearLogProb{
     .name = "linear_log_prob",
@@ -23,8 +21,10 @@ inline constexpr Signature kLinearLogProb{
                    {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
                    {"ignore_index", Type::i64, "-100"},
                    {"transpose_weight", Type::boolean, "true"},
-                   {"need_entropy", Type::boolean, "false"}},
-    .axes = {{"...K, KV^transpose_weight, ..., V -> ..., ..., ..., ...L"}},
+                   {"need_entropy", Type::boolean, "false"},
+                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative}},
+    .axes = {{"...K, Kv^transpose_weight, ..., v -> ..., ..., ..., ...L; v@first_class/classes"}},
 };
 
 Operator linear_log_prob();
@@ -48,21 +48,20 @@ inline constexpr Signature kLinearLogProbBackward{
                    {"ignore_index", Type::i64, "-100"},
                    {"transpose_weight", Type::boolean, "true"},
                    {"need_entropy", Type::boolean, "false"},
+                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
-    .axes = {{"..., ...K, KV^transpose_weight, ..., V, ..., ...L, ..., ... -> ...K, KV^transpose_weight/..., V/..."}},
+    .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ..., ...L, ..., ... -> ...K/v, Kv^transpose_weight/..., v/...; "
+              "v@first_class/classes"}},
 };
 
 Operator linear_log_prob_backward();
 FUSEDOPS_CUDA_KERNEL Status linear_log_prob_backward_cuda(const Call& call);
 
 inline constexpr LinearArguments kLogProbAt = kLinearLogProb;
-inline constexpr GradientPlaces kLogProbBackwardAt = {
-    kLinearLogProbBackward,
-    {output_of(kLinearLogProbBackward, "dx"), attribute_of<bool>(kLinearLogProbBackward, "need_dx")},
-    {output_of(kLinearLogProbBackward, "dweight"), attribute_of<bool>(kLinearLogProbBackward, "need_dweight")},
-    {output_of(kLinearLogProbBackward, "dbias"), attribute_of<bool>(kLinearLogProbBackward, "need_dbias")}};
+inline constexpr GradientPlaces kLogProbBackwardAt = needed_gradients(kLinearLogProbBackward);
 
 // The results of a row.
 template <class A>
@@ -74,7 +73,7 @@ struct LogProbs : LossRows<A> {
         entropy(call.output<A>(output_of(kLinearLogProb, "entropy"))),
         statistics(call.output<Lse<A>>(output_of(kLinearLogProb, "statistics"))) {}
 
-  // log_prob is NaN if the label is no class.
+  // log_prob is NaN if the label is no class, and 0 if its logit is in another shard of the classes.
   FUSEDOPS_HD void finish(int64_t row, const RowStats<A>& sums, const A* label_logits) const {
     const int64_t label = this->labels[row];
     const bool counts = !this->is_ignored(label);
@@ -83,9 +82,9 @@ struct LogProbs : LossRows<A> {
     statistics[row] = {sums.max, log_sum, 0};
     log_prob[row] = 0;
     entropy[row] = counts && this->has_entropy ? log_sum - sums.moment / sums.exponentials : A(0);
-    if (counts)
-      log_prob[row] =
-          this->is_class(label) ? label_logits[row] - sums.max - log_sum : std::numeric_limits<A>::quiet_NaN();
+    if (!counts) return;
+    if (!this->is_class(label)) log_prob[row] = std::numeric_limits<A>::quiet_NaN();
+    if (this->is_class(label) && this->has_column_of(label)) log_prob[row] = label_logits[row] - sums.max - log_sum;
   }
 
   A *log_prob, *lse, *entropy;

@@ -21,6 +21,7 @@ std::string advice_on_columns(Rule& rule, const Shape& labels, int rows_of) {
 
 Status check_labels(Rule& rule, const LossArguments& at, int rows_of) {
   Shape &got = rule.inputs[at.labels], &of_rows = rule.inputs[rows_of];
+  if (!got.present) return {};
   if (got.dtype != DType::i32 && got.dtype != DType::i64)
     return rule.must(at.labels, "be int32 or int64", name_of(got.dtype));
   if (!got.ranked || !of_rows.ranked) return {};
@@ -75,7 +76,7 @@ Shape loss_row_shape(const Rule& rule, const LossArguments& at, int rows_of) {
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
   Shape shape = rule.row_shape(rows_of, dtype);
   if (shape.ranked) return shape;
-  shape = rule.inputs[at.labels];
+  if (rule.inputs[at.labels].present) shape = rule.inputs[at.labels];
   shape.dtype = dtype;
   return shape;
 }
@@ -108,14 +109,14 @@ Status loss_rule(Rule& rule, const LossOutputs& at, int rows_of, const Shape& lo
   FUSEDOPS_TRY(check_loss_arguments(rule, at, rows_of, logits));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
   rule.outputs[at.loss] = is_per_row(rule, at) ? loss_row_shape(rule, at, rows_of) : Shape::of(dtype);
-  rule.outputs[at.lse] = lse_shape(rule, rows_of);
+  if (at.lse != kAbsent) rule.outputs[at.lse] = lse_shape(rule, rows_of);
   rule.outputs[at.count] = Shape::of(dtype);
   return {};
 }
 
 Status loss_backward_rule(Rule& rule, const LossInputs& at, int rows_of, const Shape& logits) {
   FUSEDOPS_TRY(check_loss_arguments(rule, at, rows_of, logits));
-  FUSEDOPS_TRY(check_lse(rule, at.lse, rows_of));
+  if (at.lse != kAbsent) FUSEDOPS_TRY(check_lse(rule, at.lse, rows_of));
   const DType dtype = compute_dtype(rule.inputs[rows_of].dtype);
   FUSEDOPS_TRY(check_number(rule, at.count, dtype));
   return is_per_row(rule, at) ? rule.per_row(at.dloss, rows_of) : check_number(rule, at.dloss, dtype);

@@ -52,12 +52,13 @@ struct LossArguments {
         classes(find_attribute<int64_t>(op, "classes")) {}
 };
 
-// Output indices of a forward. lse is [..., 3]; count is the sum of the label weights of the rows that are not ignored.
+// Output indices of a forward. lse is [..., 3], or absent; count is the sum of the label weights of the rows that are
+// not ignored.
 struct LossOutputs : LossArguments {
   int loss, lse, count;
 
   consteval LossOutputs(const Signature& op)
-      : LossArguments(op), loss(output_of(op, "loss")), lse(output_of(op, "lse")), count(output_of(op, "count")) {}
+      : LossArguments(op), loss(output_of(op, "loss")), lse(find_output(op, "lse")), count(output_of(op, "count")) {}
 };
 
 // Input indices of a backward.
@@ -70,7 +71,7 @@ struct LossInputs : LossArguments {
         dlog_prob(find_input(op, "dlog_prob")),
         dlse(find_input(op, "dlse")),
         dentropy(find_input(op, "dentropy")),
-        lse(dloss == kAbsent ? input_of(op, "statistics") : input_of(op, "lse")),
+        lse(find_input(op, dloss == kAbsent ? "statistics" : "lse")),
         count(find_input(op, "count")),
         entropy(find_input(op, "entropy")) {}
 };
@@ -106,6 +107,19 @@ struct Labels {
   }
 };
 
+inline Reduction reduction_of(const Call& call, const LossArguments& at) {
+  const std::string name = call.attributes.or_zero(at.reduction);
+  return name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
+}
+
+// Upstream gradient of a row's loss; a null dloss is 1.
+template <class A>
+FUSEDOPS_HD A upstream_of_row(Reduction reduction, const A* dloss, const A* count, int64_t row) {
+  if (reduction == Reduction::none) return dloss[row];
+  const A upstream = dloss ? *dloss : A(1);
+  return reduction == Reduction::sum ? upstream : upstream / *count;
+}
+
 // Sums over a row, or over a tile of it.
 template <class A>
 struct RowStats {
@@ -136,10 +150,9 @@ struct LossRows {
         smoothing(static_cast<A>(call.attributes.or_zero(at.label_smoothing))),
         label_weight(static_cast<A>(1 - call.attributes.or_zero(at.label_smoothing))),
         z_loss(static_cast<A>(call.attributes.or_zero(at.z_loss))),
-        has_entropy(call.attributes.or_zero(at.need_entropy)) {
+        has_entropy(call.attributes.or_zero(at.need_entropy)),
+        reduction(reduction_of(call, at)) {
     if (const int64_t all = call.attributes.or_zero(at.classes)) classes = all;
-    const std::string name = call.attributes.or_zero(at.reduction);
-    reduction = name == "mean" ? Reduction::mean : name == "sum" ? Reduction::sum : Reduction::none;
   }
 
   FUSEDOPS_HD bool is_ignored(int64_t label) const { return label == labels.ignored; }
@@ -273,10 +286,7 @@ struct LossGradient : LossRows<A> {
   FUSEDOPS_HD A slope(int64_t row) const {
     const int64_t label = this->labels[row];
     if (!this->is_class(label) && !this->is_ignored(label)) return std::numeric_limits<A>::quiet_NaN();
-    if (!count) return 1;
-    if (this->reduction == Reduction::none) return dloss[row];
-    const A upstream = dloss ? *dloss : A(1);
-    return this->reduction == Reduction::sum ? upstream : upstream / *count;
+    return count ? upstream_of_row(this->reduction, dloss, count, row) : A(1);
   }
 
   // Derivative by a logit of the row, for `target`, which is q of its class.

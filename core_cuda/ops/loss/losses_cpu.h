@@ -8,6 +8,7 @@
 #include "core/cpu/sum.h"
 #include "core/declaration/numbers.h"
 #include "ops/loss/losses.h"
+#include "ops/products/matmul.h"
 
 namespace fusedops::cpu {
 
@@ -108,6 +109,23 @@ Status finish_losses(const Losses<A>& call, const char* op, const Context& conte
   finish_rows(call, 0, call.rows, context, cost, is_per_row ? call.loss : losses, sums_of, label_logit);
   if (!is_per_row) finish_total(call, losses);
   return {};
+}
+
+// c of a product from `count` sums [m, n] in the compute type, added in order and rounded.
+inline Status finish_sums(const Matmul& product, const void* sums, int64_t count, const Context& context) {
+  return dispatch(product.dtype, [&](auto tag) -> Status {
+    using T = typename decltype(tag)::type;
+    const auto* const from = static_cast<const compute_t<T>*>(sums);
+    const int64_t size = product.m * product.n;
+    context.parallel_for(size, count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        compute_t<T> sum = from[i];
+        for (int64_t j = 1; j < count; ++j) sum += from[j * size + i];
+        static_cast<T*>(product.c)[i] = from_compute<T>(sum);
+      }
+    });
+    return {};
+  });
 }
 
 }  // namespace fusedops::cpu

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from fusedops.torch.distributed.context_parallel import shard_positions as shard_positions
     from fusedops.torch.distributed.losses import cross_entropy as cross_entropy
     from fusedops.torch.distributed.losses import linear_cross_entropy as linear_cross_entropy
+    from fusedops.torch.distributed.losses import linear_log_prob as linear_log_prob
 
 _MODULES = {
     "context_parallel": ("gather_positions", "ring_attention", "shard_positions"),
-    "losses": ("cross_entropy", "linear_cross_entropy"),
+    "losses": ("cross_entropy", "linear_cross_entropy", "linear_log_prob"),
 }
 _LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 if not TYPE_CHECKING:  # a checker would take any name for one of these

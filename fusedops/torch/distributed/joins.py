@@ -62,37 +62,54 @@ class Part:
 
 
 def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, *_: Tensor) -> Tensor:
-    """Four numbers for each row: the part's loss, the two numbers of its log-sum-exp, and w.
-
-    With the target distribution q over the part's classes, w is its sum, and the loss is w · lse - Σ q x.
-    """
-    label = part.labels - part.first_class
-    has_label = ((label >= 0) & (label < part.size)).to(loss.dtype)
+    """Those of `_statistics`. With the target distribution q over the part's classes, w is its sum, and the loss is
+    w · lse - Σ q x."""
+    has_label = _has_label(part).to(loss.dtype)
     if part.class_weight is None:
         share = part.size / max(part.classes, 1)
     else:
         has_label = has_label * _label_weight(part, loss)
         own = part.class_weight[part.first_class : part.first_class + part.size]
         share = own.to(loss.dtype).sum() / max(part.classes, 1)
-    weight = (1 - part.label_smoothing) * has_label + part.label_smoothing * share
+    return _statistics(loss, lse, (1 - part.label_smoothing) * has_label + part.label_smoothing * share)
+
+
+def _log_prob_statistics(part: SimpleNamespace, log_prob: Tensor, _: Tensor, entropy: Tensor, lse: Tensor) -> Tensor:
+    """Those of the loss -log_prob, and the entropy of the part's classes if it is needed."""
+    more = [entropy] if part.need_entropy else []
+    return _statistics(-log_prob, lse, _has_label(part).to(log_prob.dtype), *more)
+
+
+def _has_label(part: SimpleNamespace) -> Tensor:
+    label = part.labels - part.first_class
+    return (label >= 0) & (label < part.size)
+
+
+def _statistics(loss: Tensor, lse: Tensor, weight: Tensor, *more: Tensor) -> Tensor:
+    """Numbers for each row: the part's loss, the two numbers of its log-sum-exp, w, and others."""
     maximum, log_sum = lse.unbind(-1)[:2]
     infinite = torch.where(weight > 0, torch.inf, 0.0)  # the term where all of the part's logits are -inf
-    return torch.stack([torch.where(maximum + log_sum == -torch.inf, infinite, loss), maximum, log_sum, weight], -1)
+    term = torch.where(maximum + log_sum == -torch.inf, infinite, loss)
+    return torch.stack([term, maximum, log_sum, weight, *more], -1)
+
+
+def _joined(statistics: Tensor) -> tuple[Tensor, ...]:
+    """The loss of each row, Σ (loss of the part) + Σ w · (lse - lse of the part) over all parts; Σ w; the two numbers
+    of the log-sum-exp; and the logarithms of the parts' probabilities."""
+    terms, maxima, log_sums, weights = statistics.unbind(-1)[:4]
+    maximum = maxima.amax(0)
+    below = torch.where(maxima == maximum, 0.0, maxima - maximum)
+    log_sum = (log_sums + below).logsumexp(0)
+    more = torch.where(weights == 0, 0.0, weights * (log_sum - log_sums - below))
+    return (terms + more).sum(0), weights.sum(0), maximum, log_sum, log_sums + below - log_sum
 
 
 def _losses(
     call: SimpleNamespace, statistics: Tensor, loss: Tensor, lse: Tensor, count: Tensor, *unit: Tensor
 ) -> tuple[Tensor, ...]:
-    """The loss of a row is Σ (loss of the part) + Σ w · (lse - lse of the part), over all parts, and the z-loss.
-
-    `unit`: the gradients that a forward keeps, which are empty in parts.
-    """
-    terms, maxima, log_sums, weights = statistics.unbind(-1)
-    maximum = maxima.amax(0)
-    below = torch.where(maxima == maximum, 0.0, maxima - maximum)
-    log_sum = (log_sums + below).logsumexp(0)
-    more = torch.where(weights == 0, 0.0, weights * (log_sum - log_sums - below))
-    rows, scale = (terms + more).sum(0), weights.sum(0)
+    """The losses of all classes, with the z-loss. `unit`: the gradients that a forward keeps, which are empty in
+    parts."""
+    rows, scale, maximum, log_sum, _ = _joined(statistics)
     if call.z_loss:
         total = maximum + log_sum
         rows, scale = rows + call.z_loss * total * total, scale + 2 * call.z_loss * total
@@ -103,6 +120,18 @@ def _losses(
     return reduced, torch.stack([maximum, log_sum, scale], -1), count, *unit
 
 
+def _log_probs(
+    call: SimpleNamespace, statistics: Tensor, log_prob: Tensor, lse: Tensor, entropy: Tensor, *_: Tensor
+) -> tuple[Tensor, ...]:
+    """The entropy is Σ s · (entropy of the part - log s), for the parts' probabilities s."""
+    loss, _, maximum, log_sum, log_share = _joined(statistics)
+    if call.need_entropy:
+        share = log_share.exp()
+        entropy = torch.where(share == 0, 0.0, share * (statistics[..., 4] - log_share)).sum(0)
+    log_prob, entropy = (torch.where(call.labels == call.ignore_index, 0.0, x) for x in (-loss, entropy))
+    return log_prob, maximum + log_sum, entropy, torch.stack([maximum, log_sum, torch.zeros_like(log_sum)], -1)
+
+
 def _label_weight(part: SimpleNamespace, like: Tensor) -> Tensor:
     """The weight of each label; 0 for a label that is no class."""
     is_class = (part.labels >= 0) & (part.labels < part.classes)
@@ -111,4 +140,8 @@ def _label_weight(part: SimpleNamespace, like: Tensor) -> Tensor:
 
 
 _LOSS = Join({"reduction": "none", "z_loss": 0.0}, _loss_statistics, _losses)
-JOINS: Mapping[str, Join] = {"cross_entropy": _LOSS, "linear_cross_entropy": _LOSS}
+JOINS: Mapping[str, Join] = {
+    "cross_entropy": _LOSS,
+    "linear_cross_entropy": _LOSS,
+    "linear_log_prob": Join({}, _log_prob_statistics, _log_probs),
+}

@@ -126,17 +126,81 @@ def linear_cross_entropy(
         "transpose_weight": transpose_weight,
         "z_loss": z_loss,
     }
-    x, weight, labels, bias, class_weight = _placed(
-        "linear_cross_entropy",
+    x, weight, labels, bias, class_weight = _placed_head(
+        "linear_cross_entropy", group, options, x, weight, labels, bias, class_weight=class_weight
+    )
+    return fo.linear_cross_entropy(x, weight, labels, bias, class_weight=class_weight, **options).to_local()  # type: ignore[attr-defined, arg-type]
+
+
+@uncompiled
+def linear_log_prob(
+    x: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None = None,
+    *,
+    group: dist.ProcessGroup,
+    temperature: float = 1.0,
+    softcap: float = 0.0,
+    ignore_index: int = -100,
+    entropy: bool = False,
+    transpose_weight: bool = True,
+) -> tuple[Tensor, ...]:
+    """`fusedops.torch.linear_log_prob` with a weight whose classes are divided over the processes of a group.
+
+    Processes exchange four numbers for each row, with `entropy` five, and in the backward the gradient of x. No process
+    has all logits, nor at once those of its own classes.
+
+    Args:
+        x, weight, labels, bias, group: as in `linear_cross_entropy`.
+        temperature, softcap, ignore_index, entropy, transpose_weight: as in `fusedops.torch.linear_log_prob`.
+
+    Returns:
+        The results over all classes, in every process.
+
+    Gradient:
+        As in `linear_cross_entropy`. The upstream gradients must be equal in all processes.
+
+    Raises:
+        ValueError, RuntimeError: as in `linear_cross_entropy`.
+
+    Compiled code calls the function as it is, with a break of its graph. `fusedops.torch.linear_log_prob`, called with
+    DTensors, becomes part of the graph.
+
+    Source: as of `linear_cross_entropy`.
+    """
+    options = {
+        "temperature": temperature,
+        "softcap": softcap,
+        "ignore_index": ignore_index,
+        "entropy": entropy,
+        "transpose_weight": transpose_weight,
+    }
+    placed = _placed_head("linear_log_prob", group, options, x, weight, labels, bias)
+    return tuple(y.to_local() for y in fo.linear_log_prob(*placed, **options))  # type: ignore[attr-defined, arg-type]
+
+
+def _placed_head(
+    function: str,
+    group: dist.ProcessGroup,
+    options: dict[str, Any],
+    x: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    bias: Tensor | None,
+    **whole: Tensor | None,
+) -> list[Any]:
+    """DTensors of a head's inputs, and of others that every process has whole."""
+    return _placed(
+        function,
         group,
         options,
         x=(x, None),
-        weight=(weight, 0 if transpose_weight else 1),
+        weight=(weight, 0 if options["transpose_weight"] else 1),
         labels=(labels, None),
         bias=(bias, 0),
-        class_weight=(class_weight, None),
+        **{name: (value, None) for name, value in whole.items()},
     )
-    return fo.linear_cross_entropy(x, weight, labels, bias, class_weight=class_weight, **options).to_local()  # type: ignore[attr-defined, arg-type]
 
 
 def _placed(
