@@ -262,7 +262,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at, Division
     const ChunkSize& chunk = call.context.cuda ? kChunkOnGpu : kChunkOnCpu;
     block_columns = std::max<int64_t>(columns, 1);
     chunk_rows = rows_of(chunk.dz_bytes, columns * size_of(dtype), kRows, chunk.least_rows);
-    const bool is_narrow = size > size_of(dtype);  // otherwise the sums have the memory of dz
+    const bool is_narrow = compute_dtype(dtype) != dtype;  // otherwise the sums have the memory of dz
     block_rows = is_narrow ? rows_of(chunk.sum_bytes, columns * size, kRows, kRows) : chunk_rows;
     return;
   }
