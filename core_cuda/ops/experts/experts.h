@@ -15,9 +15,10 @@
 
 namespace fusedops {
 
-// x [..., in]; index and weight [..., K]; gate_up [E, 2F, in] and down [E, in, F], or [E, in, 2F] and [E, F, in] if
+// x [..., in]; index and weight [..., K]; gate_up [E, 2F, in] and down [E, out, F], or [E, in, 2F] and [E, F, out] if
 // transpose_weight is false. gate_up holds gates, then ups, or both in turn if it is interleaved. An index outside of
-// [0, E) contributes nothing. z is empty unless keep is true; without it the backward computes it again.
+// [0, E) contributes nothing. limit is one number or none. z is empty unless keep is true; without it the backward
+// computes it again.
 inline constexpr Signature kExperts{
     .name = "experts",
     .inputs = {matrix_of_rows("x"),
@@ -31,11 +32,11 @@ inline constexpr Signature kExperts{
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
                    {"interleaved", Type::boolean, "false"},
-                   {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
+                   {.name = "limit", .type = Type::f64s, .value = "[]", .bounds = kFinitePositive},
                    {.name = "alpha", .value = "1", .bounds = kFinitePositive},
                    {.name = "shift", .value = "0", .bounds = kFinite},
                    {"keep", Type::boolean, "true"}},
-    .axes = {{"...D, ...k, ...k, EDG^transpose_weight, EFD^transpose_weight, EG, ED -> ...D/k, ...kG"}},
+    .axes = {{"...D, ...k, ...k, EDG^transpose_weight, EFO^transpose_weight, EG, EO -> ...O/k, ...kG"}},
 };
 
 Operator experts();
@@ -61,7 +62,7 @@ inline constexpr Signature kExpertsBackward{
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
                    {"interleaved", Type::boolean, "false"},
-                   {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
+                   {.name = "limit", .type = Type::f64s, .value = "[]", .bounds = kFinitePositive},
                    {.name = "alpha", .value = "1", .bounds = kFinitePositive},
                    {.name = "shift", .value = "0", .bounds = kFinite},
                    {"need_dx", Type::boolean, "true"},
@@ -70,8 +71,8 @@ inline constexpr Signature kExpertsBackward{
                    {"need_ddown", Type::boolean, "true"},
                    {"need_dgate_up_bias", Type::boolean, "true"},
                    {"need_ddown_bias", Type::boolean, "true"}},
-    .axes = {{"...D, ...D, ...k, ...k, EDG^transpose_weight, EFD^transpose_weight, EG, ED, ...kG -> "
-              "...D/k, ...k, EDG^transpose_weight/...k, EFD^transpose_weight/...k, EG/...k, ED/...k"}},
+    .axes = {{"...O, ...D, ...k, ...k, EDG^transpose_weight, EFO^transpose_weight, EG, EO, ...kG -> "
+              "...D/k, ...k, EDG^transpose_weight/...k, EFO^transpose_weight/...k, EG/...k, EO/...k"}},
 };
 
 Operator experts_backward();

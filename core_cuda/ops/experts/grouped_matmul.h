@@ -10,6 +10,14 @@
 
 namespace fusedops {
 
+struct WeightDims {
+  bool are_known = false;
+  Dim groups = 0, in = 0, out = 0;
+};
+
+// Checks weights [E, out, in], or [E, in, out] unless transposed, for rows of `in` elements (null: unknown).
+Status weights_rule(Rule& rule, int weights, int x, bool transpose, const Dim* in, WeightDims* dims);
+
 // int32, ascending from 0 to at most the number of rows. Rows past the last offset belong to no group.
 inline constexpr Input kOffsets{"offsets", Kind::tensor, Layout::contiguous, /*parameter=*/true};
 
