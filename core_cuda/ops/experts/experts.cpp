@@ -1,10 +1,8 @@
 // experts and its backward as sequences of the steps of experts.h, on CPU and GPU.
 #include "ops/experts/experts.h"
 
-#include <algorithm>
 #include <limits>
 
-#include "core/common/ceil_div.h"
 #include "core/declaration/sub_call.h"
 #include "ops/products/linear.h"
 
@@ -169,7 +167,7 @@ class Experts {
   }
 
   size_t workspace() const {
-    return memory_.taken() + (call_.context.cuda ? std::max(order_workspace(index_), groups_workspace(groups())) : 0);
+    return memory_.taken() + (call_.context.cuda ? groups_workspace(groups()) : 0);
   }
 
  protected:
@@ -344,12 +342,6 @@ class Backward : Experts {
 };
 
 }  // namespace
-
-size_t order_workspace(const ExpertIndex& index) {
-  constexpr int64_t kSlotsPerBlock = 1024, kMaxBlocks = 1024, kRest = 16 << 10;
-  const int64_t blocks = std::min(ceil_div(index.slots, kSlotsPerBlock), kMaxBlocks);
-  return blocks * (index.experts + 1) * sizeof(int32_t) + kRest;
-}
 
 Operator experts() {
   return {

@@ -66,8 +66,8 @@ __device__ void store_gates(const ExpertGate& gate, const Values<T>& gates, cons
 
 // h of the sorted rows, from z of the slots; for products without a fused gate.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) gate_slots_kernel(const ExpertsUp step, int64_t count,
-                                                              const Divisor packs) {
+__global__ void __launch_bounds__(kThreads)
+    gate_slots_kernel(const ExpertsUp step, int64_t count, const Divisor packs) {
   begin_kernel();
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= count) return;
@@ -81,8 +81,7 @@ __global__ void __launch_bounds__(kThreads) gate_slots_kernel(const ExpertsUp st
     load_gates<kAligned>(gate, z, i, gates, ups);
     activations::dispatch(gate.activation, [&](auto chosen) {
 #pragma unroll
-      for (int j = 0; j < kPackSize<T>; ++j)
-        gates[j] = gated_value<decltype(chosen)>(gate, gates[j], ups[j]).value;
+      for (int j = 0; j < kPackSize<T>; ++j) gates[j] = gated_value<decltype(chosen)>(gate, gates[j], ups[j]).value;
     });
   }
   store_values<kAligned>(gates, static_cast<T*>(step.h) + row * gate.size, i, gate.size);
@@ -90,8 +89,8 @@ __global__ void __launch_bounds__(kThreads) gate_slots_kernel(const ExpertsUp st
 
 // A thread has a pack of a token's row.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kThreads) sum_slots_kernel(const ExpertsSum step, int64_t count,
-                                                             const Divisor packs) {
+__global__ void __launch_bounds__(kThreads)
+    sum_slots_kernel(const ExpertsSum step, int64_t count, const Divisor packs) {
   begin_kernel();
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= count) return;
@@ -146,7 +145,8 @@ __global__ void __launch_bounds__(kRowThreads) gate_backward_kernel(const Expert
       });
     }
     if (step.dz) store_gates<kAligned>(gate, gates, ups, static_cast<T*>(step.dz) + row * 2 * gate.size, i);
-    if (step.weighted_h) store_values<kAligned>(values, static_cast<T*>(step.weighted_h) + row * gate.size, i, gate.size);
+    if (step.weighted_h)
+      store_values<kAligned>(values, static_cast<T*>(step.weighted_h) + row * gate.size, i, gate.size);
   }
   if (!step.dweight) return;
   if (step.down_bias && has_group) {
@@ -171,7 +171,7 @@ constexpr int kBiasColumns = 32, kBiasRows = 8;
 
 // A block has 32 columns of an expert's bias. Each of 8 warps sums every eighth row of the group.
 template <class T>
-__global__ void __launch_bounds__(kBiasColumns * kBiasRows)
+__global__ void __launch_bounds__(kBiasColumns* kBiasRows)
     bias_gradient_kernel(const ExpertsBiasGradient step, const Divisor column_tiles) {
   using A = compute_t<T>;
   __shared__ A sums[kBiasRows][kBiasColumns];

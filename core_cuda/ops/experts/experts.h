@@ -101,7 +101,6 @@ struct ExpertOrder {
 };
 
 Status run_cpu(const ExpertOrder& step, const Context& context);
-size_t order_workspace(const ExpertIndex& index);  // bytes of workspace that run_cuda of this step takes
 FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertOrder& step, void* workspace, const Context& context);
 
 // The function h of z, for a gate and an up.

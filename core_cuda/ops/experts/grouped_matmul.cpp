@@ -11,6 +11,7 @@
 #include "core/cpu/elementwise.h"
 #include "core/cpu/offsets.h"
 #include "core/cpu/scratch.h"
+#include "ops/experts/group_tiles.h"
 #include "ops/products/linear.h"
 
 namespace fusedops {
@@ -272,11 +273,7 @@ Status multiply_groups_cpu(const GroupedGradient& product, const Context& contex
   return dispatched(product, context);
 }
 
-size_t groups_workspace(const Groups& groups) {
-  constexpr size_t kArrays = 4, kAlignment = 128;  // sanitized offsets, first tiles of the groups, and as many more
-  const size_t bytes = kArrays * (groups.groups + 1) * sizeof(int32_t);
-  return ceil_div(bytes, kAlignment) * kAlignment;
-}
+size_t groups_workspace(const Groups& groups) { return GroupTiles::bytes(groups); }
 
 Operator grouped_matmul() {
   return {kGroupedMatmul,

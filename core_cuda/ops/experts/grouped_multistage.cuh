@@ -113,7 +113,8 @@ struct GroupedGradientCall {
 };
 
 template <class Mma, class Tile, int kBytes>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) grouped_gradient_kernel(const GroupedGradientCall call) {
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    grouped_gradient_kernel(const GroupedGradientCall call) {
   using T = typename Mma::Element;
   extern __shared__ int4 shared[];
   begin_kernel();
@@ -154,8 +155,7 @@ template <class Mma, class Tile, int kBytes>
 Status run_grouped(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context) {
   static_assert(Tile::kM == kMinGroupTileRows);
   const int64_t column_tiles = ceil_div(product.n, Tile::kN);
-  const GroupedCall call = {tiles, product, 0, column_tiles,
-                            stores_pairs<typename Mma::Element>(product.y, product.n)};
+  const GroupedCall call = {tiles, product, 0, column_tiles, stores_pairs<typename Mma::Element>(product.y, product.n)};
   const auto kernel = product.b.transposed ? grouped_product_kernel<Mma, Tile, kBytes, true>
                                            : grouped_product_kernel<Mma, Tile, kBytes, false>;
   return launch_grouped<Mma, Tile>(context, kernel, GroupTiles::max_count(product.groups) * column_tiles, call);
@@ -164,8 +164,8 @@ Status run_grouped(const GroupedMatmul& product, const GroupTiles& tiles, const 
 template <class Mma, class Tile, int kBytes>
 Status run_grouped(const GroupedGradient& product, const GroupTiles& tiles, const Context& context) {
   const int64_t tiles_m = ceil_div(product.m, Tile::kM), tiles_n = ceil_div(product.n, Tile::kN);
-  const GroupedGradientCall call = {tiles,   product, 0, tiles_m,
-                                    tiles_n, stores_pairs<typename Mma::Element>(product.c, product.n)};
+  const GroupedGradientCall call = {tiles,   product, 0,
+                                    tiles_m, tiles_n, stores_pairs<typename Mma::Element>(product.c, product.n)};
   return launch_grouped<Mma, Tile>(context, grouped_gradient_kernel<Mma, Tile, kBytes>,
                                    product.groups.groups * tiles_m * tiles_n, call);
 }

@@ -27,17 +27,17 @@ class GroupedWork {
   static constexpr int kColumns = S::kColumns / S::kWeights;
 
   __device__ explicit GroupedWork(const Call& call)
-      : call_(call), count_(*call.tiles.count(call.groups) * int64_t(call.column_tiles)), at_(blockIdx.x) {
+      : call_(call), count_(*call.tiles.count(call.groups) * call.column_tiles), at_(blockIdx.x) {
     load();
   }
 
   __device__ bool is_done() const { return at_ >= count_; }
   __device__ const GroupTile& tile() const { return tile_; }
-  __device__ int column() const { return int(at_ % call_.column_tiles) * kColumns; }
+  __device__ int column() const { return at_ % call_.column_tiles * kColumns; }
   __device__ bool has_group() const { return tile_.group < call_.groups; }
 
   __device__ void next() {
-    at_ += gridDim.x;
+    at_ += int(gridDim.x);
     load();
   }
 
@@ -47,7 +47,7 @@ class GroupedWork {
   }
 
   const Call& call_;
-  int64_t count_, at_;
+  int count_, at_;
   GroupTile tile_ = {};
 };
 
@@ -84,6 +84,16 @@ __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Sh
   full.finish();
 }
 
+// Releases the k-tiles of a work tile without a product.
+template <class S>
+__forceinline__ __device__ void skip_tile(typename S::Shared& shared, typename S::State& state, int k_tiles) {
+#pragma unroll 1
+  for (int i = 0; i < k_tiles; ++i, ++state) {
+    shared.ring.wait(state);
+    shared.ring.release(state.stage);
+  }
+}
+
 template <class S, class Epilogue>
 __global__ void __launch_bounds__(S::kThreads, 1)
     grouped_sm90_kernel(const __grid_constant__ GroupedCallSm90<Epilogue> call) {
@@ -100,6 +110,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           const int first = work.tile().first + row + int(threadIdx.x / 32 % 4) * 16;
           const bool stores = first < work.tile().end;
           if (work.has_group()) {
+            if (work.tile().first + row >= work.tile().end) {  // no row of the warpgroup
+              skip_tile<S>(shared, state, k_tiles);
+              continue;
+            }
             multiply_tile<S>(shared, state, k_tiles, row, sums, [] {});
             if (stores) call.epilogue(sums, work.tile(), first, work.column(), staged);
           } else if (stores) {
