@@ -116,7 +116,7 @@ constexpr int kRowThreads = 128;
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads) gate_backward_kernel(const ExpertsGateBackward step) {
   using A = compute_t<T>;
-  using Reduce = cub::BlockReduce<A, kRowThreads>;
+  using Reduce = cub::BlockReduce<A, kRowThreads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
   __shared__ typename Reduce::TempStorage memory;
   begin_kernel();
   constexpr int kPack = kPackSize<T>;
@@ -167,14 +167,17 @@ __global__ void __launch_bounds__(kRowThreads) gate_backward_kernel(const Expert
     static_cast<T*>(step.dweight)[slot] = from_compute<T>(dot);
 }
 
-constexpr int kBiasColumns = 32, kBiasRows = 8;
+constexpr int kBiasColumns = 32;
 
-// A block has 32 columns of an expert's bias. Each of 8 warps sums every eighth row of the group.
 template <class T>
-__global__ void __launch_bounds__(kBiasColumns* kBiasRows)
+constexpr int kBiasRows = kMaxStaticShared / kBiasColumns / sizeof(compute_t<T>);
+
+// A block has 32 columns of an expert's bias. Each of its warps sums every kBiasRows-th row of the group.
+template <class T>
+__global__ void __launch_bounds__(kBiasColumns* kBiasRows<T>)
     bias_gradient_kernel(const ExpertsBiasGradient step, const Divisor column_tiles) {
   using A = compute_t<T>;
-  __shared__ A sums[kBiasRows][kBiasColumns];
+  __shared__ A sums[kBiasRows<T>][kBiasColumns];
   begin_kernel();
   const auto [expert, tile] = column_tiles.divide(blockIdx.x);
   const int lane = threadIdx.x % kBiasColumns, warp = threadIdx.x / kBiasColumns;
@@ -182,7 +185,7 @@ __global__ void __launch_bounds__(kBiasColumns* kBiasRows)
   A sum = 0;
   if (column < step.size) {
 #pragma unroll 4
-    for (int64_t row = step.groups.offsets[expert] + warp; row < end; row += kBiasRows) {
+    for (int64_t row = step.groups.offsets[expert] + warp; row < end; row += kBiasRows<T>) {
       const int64_t number = step.from.rows ? step.from.rows[row] : row;
       const A value = to_compute(static_cast<const T*>(step.from.data)[number * step.from.stride + column]);
       sum += step.weight.data ? step.weight.get<T>(step.order[row]) * value : value;
@@ -192,7 +195,7 @@ __global__ void __launch_bounds__(kBiasColumns* kBiasRows)
   __syncthreads();
   if (warp != 0 || column >= step.size) return;
 #pragma unroll
-  for (int i = 1; i < kBiasRows; ++i) sum += sums[i][lane];
+  for (int i = 1; i < kBiasRows<T>; ++i) sum += sums[i][lane];
   static_cast<T*>(step.to)[expert * step.size + column] = from_compute<T>(sum);
 }
 
@@ -264,7 +267,7 @@ Status run_cuda(const ExpertsBiasGradient& step, void*, const Context& context) 
     using T = typename decltype(tag)::type;
     if (tiles == 0) return Status();
     return cuda::launch(context, cuda::bias_gradient_kernel<T>, step.groups.groups * tiles,
-                        cuda::kBiasColumns * cuda::kBiasRows, step, cuda::Divisor(tiles));
+                        cuda::kBiasColumns * cuda::kBiasRows<T>, step, cuda::Divisor(tiles));
   });
 }
 

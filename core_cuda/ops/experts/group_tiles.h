@@ -7,7 +7,7 @@
 
 namespace fusedops {
 
-// Rows [first, end) of a group. Tiles of the rows past the last offset have the number of groups as their group.
+// Rows [first, end) of a group. Tiles of rows without a group have the number of groups as their group.
 struct alignas(16) GroupTile {
   int32_t first, end, group;
 };
@@ -19,9 +19,9 @@ struct GroupTiles {
   GroupTiles(const Groups& groups, void* workspace)
       : tiles(static_cast<GroupTile*>(workspace)), bounds(reinterpret_cast<int32_t*>(tiles + max_count(groups))) {}
 
-  // Every group has at most one tile that is not full.
+  // At most one tile is not full in every group, and before and past all groups.
   static int64_t max_count(const Groups& groups, int rows_of_tile = kMinGroupTileRows) {
-    return groups.count / rows_of_tile + groups.groups + 1;
+    return groups.count / rows_of_tile + groups.groups + 2;
   }
 
   static size_t bytes(const Groups& groups) {

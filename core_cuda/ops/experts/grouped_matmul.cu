@@ -11,27 +11,30 @@ namespace {
 
 constexpr int kListThreads = 1024;
 
-// One block, a thread for each group and for the rows past the last offset.
+// One block, a thread for each range of rows: those before the first offset, the groups, and those past the last
+// offset.
 __global__ void __launch_bounds__(kListThreads)
     list_groups_kernel(const Groups groups, int rows_of_tile, const GroupTiles list) {
-  using Scan = cub::BlockScan<int, kListThreads>;
+  using Scan = cub::BlockScan<int, kListThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage memory;
   begin_kernel();
   const auto max = [](int a, int b) { return a > b ? a : b; };
+  const int64_t ranges = groups.groups + 2;
   const int count = int(groups.count);
   int rows_before = 0, tiles_before = 0;
-  for (int64_t chunk = 0; chunk <= groups.groups; chunk += kListThreads) {
-    const int64_t group = chunk + threadIdx.x;
-    const int offset = group < groups.groups ? min(max(groups.offsets[group + 1], 0), count) : count;
+  for (int64_t chunk = 0; chunk < ranges; chunk += kListThreads) {
+    const int64_t range = chunk + threadIdx.x;
+    const int offset = range <= groups.groups ? min(max(groups.offsets[range], 0), count) : count;
     int first, last, tile, tiles;
     Scan(memory).ExclusiveScan(offset, first, rows_before, max, last);
     __syncthreads();
     const int end = max(first, offset);
-    const int of_group = group <= groups.groups ? int(ceil_div(end - first, rows_of_tile)) : 0;
-    Scan(memory).ExclusiveSum(of_group, tile, tiles);
+    const int of_range = range < ranges ? int(ceil_div(end - first, rows_of_tile)) : 0;
+    Scan(memory).ExclusiveSum(of_range, tile, tiles);
     __syncthreads();
-    if (group <= groups.groups) list.bounds[group] = first;
-    for (int i = 0; i < of_group; ++i) {
+    if (range <= groups.groups) list.bounds[range] = end;
+    const int64_t group = range == 0 ? groups.groups : range - 1;
+    for (int i = 0; i < of_range; ++i) {
       const int at = first + i * rows_of_tile, rows = min(end - at, rows_of_tile);
       list.tiles[tiles_before + tile + i] = {at, at + rows, int(group)};
     }
