@@ -1,8 +1,8 @@
 // 16-bit grouped products on compute capability 9.x. Persistent blocks take the listed tiles of rows in turn, each with
 // all column tiles. Limit: the tensor cores; for few rows, reading the matrices of the groups that have rows.
 //
-// An epilogue has operator()(sums, tile of rows, first row of the warp, first column, staged), and clear() for rows
-// without a group: see StoreGroupRows.
+// An epilogue has rows(), the places of a warp's rows, operator()(sums, places, group, first column, staged), and
+// clear() for rows without a group: see StoreGroupRows.
 #pragma once
 
 #include "ops/experts/grouped_tiles_sm90.cuh"
@@ -28,7 +28,8 @@ class GroupedWork {
 
   __device__ explicit GroupedWork(const Call& call)
       : call_(call), count_(*call.tiles.count(call.groups) * call.column_tiles), at_(blockIdx.x) {
-    load();
+    tile_ = load(at_);
+    next_ = load(at_ + int(gridDim.x));
   }
 
   __device__ bool is_done() const { return at_ >= count_; }
@@ -38,17 +39,18 @@ class GroupedWork {
 
   __device__ void next() {
     at_ += int(gridDim.x);
-    load();
+    tile_ = next_;
+    next_ = load(at_ + int(gridDim.x));
   }
 
  private:
-  __device__ void load() {
-    if (!is_done()) tile_ = call_.tiles.tiles[at_ / call_.column_tiles];
+  __device__ GroupTile load(int at) const {
+    return at < count_ ? call_.tiles.tiles[at / call_.column_tiles] : GroupTile();
   }
 
   const Call& call_;
   int count_, at_;
-  GroupTile tile_ = {};
+  GroupTile tile_, next_;  // loaded one tile ahead
 };
 
 template <class S, class Call>
@@ -107,17 +109,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         typename S::State state;
 #pragma unroll 1
         for (GroupedWork<S, Call> work(call); !work.is_done(); work.next()) {
-          const int first = work.tile().first + row + int(threadIdx.x / 32 % 4) * 16;
-          const bool stores = first < work.tile().end;
+          const int first = work.tile().first + row + int(threadIdx.x / 32 % 4) * 16, end = work.tile().end;
+          const bool stores = first < end;
+          const auto rows = call.epilogue.rows(first + int(threadIdx.x % 16), end);
           if (work.has_group()) {
             if (work.tile().first + row >= work.tile().end) {  // no row of the warpgroup
               skip_tile<S>(shared, state, k_tiles);
               continue;
             }
             multiply_tile<S>(shared, state, k_tiles, row, sums, [] {});
-            if (stores) call.epilogue(sums, work.tile(), first, work.column(), staged);
+            if (stores) call.epilogue(sums, rows, work.tile().group, work.column(), staged);
           } else if (stores) {
-            call.epilogue.clear(work.tile(), first, work.column(), staged);
+            call.epilogue.clear(rows, work.column(), staged);
           }
         }
       });
@@ -154,15 +157,14 @@ struct StoreGroupRows {
         y_rows(product.y_rows),
         columns(int(product.n)) {}
 
-  __device__ Panels panels(const GroupTile& tile, int row, char* staged) const {
-    row += int(threadIdx.x % 16);
-    return {staged, row >= tile.end ? -1 : y_rows ? y_rows[row] : row};
-  }
+  // The lane's row of y; -1: none.
+  using Rows = int;
+  __device__ Rows rows(int row, int end) const { return row >= end ? -1 : y_rows ? y_rows[row] : row; }
 
-  __forceinline__ __device__ void operator()(const float (&sums)[1][128], const GroupTile& tile, int row, int column,
+  __forceinline__ __device__ void operator()(const float (&sums)[1][128], Rows row, int group, int column,
                                              char* staged) const {
-    const Panels to_y = panels(tile, row, staged);
-    const T* const of_group = bias ? bias + int64_t(tile.group) * columns : nullptr;
+    const Panels to_y(staged, row);
+    const T* const of_group = bias ? bias + int64_t(group) * columns : nullptr;
 #pragma unroll
     for (int panel = 0; panel < 256 / Panels::kColumns; ++panel) {
       const int at = column + panel * Panels::kColumns;
@@ -174,8 +176,8 @@ struct StoreGroupRows {
     }
   }
 
-  __device__ void clear(const GroupTile& tile, int row, int column, char* staged) const {
-    const Panels to_y = panels(tile, row, staged);
+  __device__ void clear(Rows row, int column, char* staged) const {
+    const Panels to_y(staged, row);
     for (int i = 0; i < 256; i += Panels::kColumns)
       to_y.store(y, column + i, columns, columns, [](int) { return 0.0f; });
   }
@@ -195,12 +197,17 @@ struct StoreGate : StoreGroupRows<T> {
   explicit StoreGate(const ExpertsUp& step)
       : Base(step.product), gate(step.gate), keep_z(step.keep_z), h(static_cast<T*>(step.h)) {}
 
-  __forceinline__ __device__ void operator()(const float (&sums)[1][128], const GroupTile& tile, int row, int column,
+  struct Rows {
+    int of_z, of_h;
+  };
+  __device__ Rows rows(int row, int end) const { return {keep_z ? Base::rows(row, end) : -1, row < end ? row : -1}; }
+
+  __forceinline__ __device__ void operator()(const float (&sums)[1][128], const Rows& rows, int group, int column,
                                              char* staged) const {
     constexpr int kValues = Panels::kValues;
     const int half = this->columns / 2;
-    const Panels to_z = this->panels(tile, row, staged), to_h = panels_of_h(tile, row, staged);
-    const T* const bias = this->bias ? this->bias + int64_t(tile.group) * this->columns : nullptr;
+    const Panels to_z(staged, rows.of_z), to_h(staged, rows.of_h);
+    const T* const bias = this->bias ? this->bias + int64_t(group) * this->columns : nullptr;
     // Not unrolled: the body has the formulas of all activations.
 #pragma unroll 1
     for (int panel = 0; panel < 2; ++panel) {
@@ -227,9 +234,9 @@ struct StoreGate : StoreGroupRows<T> {
     }
   }
 
-  __device__ void clear(const GroupTile& tile, int row, int column, char* staged) const {
+  __device__ void clear(const Rows& rows, int column, char* staged) const {
     const int half = this->columns / 2;
-    const Panels to_z = this->panels(tile, row, staged), to_h = panels_of_h(tile, row, staged);
+    const Panels to_z(staged, rows.of_z), to_h(staged, rows.of_h);
     const auto zero = [](int) { return 0.0f; };
     for (int at = column; at < column + 128; at += Panels::kColumns) {
       if (keep_z) {
@@ -238,12 +245,6 @@ struct StoreGate : StoreGroupRows<T> {
       }
       to_h.store(h, at, half, half, zero);
     }
-  }
-
- private:
-  static __device__ Panels panels_of_h(const GroupTile& tile, int row, char* staged) {
-    row += int(threadIdx.x % 16);
-    return {staged, row < tile.end ? row : -1};
   }
 };
 
