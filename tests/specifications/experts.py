@@ -128,7 +128,7 @@ class Experts(Specification):
             "down must have gate_up's number of experts, 4; got shape [3, 3, 3]": {"down": "float32[3, 3, 3]"},
             "gate_up_bias must have shape [4, 6], the outputs of gate_up; got [6]": {"gate_up_bias": "float32[6]"},
             "down_bias must have shape [4, 3], the outputs of down; got [4, 2]": {"down_bias": "float32[4, 2]"},
-            "limit must be a finite number not below 0; got -1": {"limit": -1.0},
+            "limit must be a finite number, at least 0; got -1": {"limit": -1.0},
             "alpha must be a finite number above 0; got -1": {"alpha": -1.0},
             f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
         },

@@ -5,7 +5,7 @@ Each is imported on first use: a version that lacks one loses only the counterpa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fusedops import lazy
 

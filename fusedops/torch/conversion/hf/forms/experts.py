@@ -40,9 +40,7 @@ class Glm5NextTextExperts(Form, mixin="experts.Experts", method="_apply_gate", f
         return functional.silu(gate) * up
 
 
-class GptOssExperts(
-    Form, mixin="experts.Experts", method="_apply_gate", fixed="silu", shift=1.0, interleaved=True
-):
+class GptOssExperts(Form, mixin="experts.Experts", method="_apply_gate", fixed="silu", shift=1.0, interleaved=True):
     def _apply_gate(self, gate_up):
         gate, up = gate_up[..., ::2], gate_up[..., 1::2]
         gate = gate.clamp(min=None, max=self.limit)
