@@ -86,7 +86,7 @@ class Case:
 
     @property
     def is_linear(self) -> bool:
-        return self.layer in ("Linear", "GatedLinear")
+        return self.layer in ("Linear", "GatedLinear", "Experts")
 
     @property
     def is_random(self) -> bool:

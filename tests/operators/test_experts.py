@@ -34,7 +34,7 @@ def test_offsets_out_of_order(any_backend, random, offsets, sentence):
 
 
 def test_router_weights_in_float32(any_backend, random):
-    """Beside 16 bits they are not rounded: both slots of a token have one expert, and weights that cancel in bfloat16."""
+    """They are not rounded to 16 bits: both slots of a token have one expert, and weights that cancel in bfloat16."""
     sample = specification.call(random, (12, 6), biases=True)
     inputs = any_backend.tensors(sample, "bfloat16")
     inputs["index"] = any_backend.from_numpy(np.repeat(np.arange(12)[:, None] % 4, 2, 1))
@@ -45,7 +45,7 @@ def test_router_weights_in_float32(any_backend, random):
         assert any_backend.dtype_of(y) == "bfloat16" and any_backend.dtype_of(gradients["weight"]) == "float32"
         return any_backend.to_numpy(y).astype(np.float64)
 
-    np.testing.assert_allclose(results(1 + 2**-12, -1), 2**-12 * results(1, 0), rtol=2**-7)
+    np.testing.assert_allclose(results(1 + 2**-12, -1.0), 2**-12 * results(1.0, 0.0), rtol=2**-7)
 
 
 def test_a_token_without_an_expert_reads_nothing(any_backend, random):
