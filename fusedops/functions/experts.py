@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fusedops.checks import optional_number
 from fusedops.functions.common import Activation, Refused, Tensor, may_need_gradient, ops
 from fusedops.functions.refusal import refuse
 
@@ -64,7 +63,7 @@ def experts(
     down_bias: Tensor | None = None,
     transpose_weight: bool = True,
     interleaved: bool = False,
-    limit: float | None = None,
+    limit: float = 0.0,
     alpha: float = 1.0,
     shift: float = 0.0,
     **others: Refused,
@@ -77,7 +76,7 @@ def experts(
     Args:
         x: [..., in], float64, float32, float16 or bfloat16.
         index: int32 or int64 [..., K], the experts of each token. One outside of [0, E) contributes nothing.
-        weight: [..., K], of x's dtype or, unless x is float64, float32.
+        weight: [..., K], of x's dtype or float32.
         gate_up: [E, 2F, in], or [E, in, 2F] if `transpose_weight` is false; of x's dtype. F gates, then F ups.
         down: [E, out, F], or [E, F, out]; of x's dtype.
         activation: as in `bias_act`.
@@ -85,7 +84,7 @@ def experts(
         down_bias: [E, out], of x's dtype.
         transpose_weight: True if both weights are [E, out, in].
         interleaved: True if gates and ups alternate in `gate_up`, as in gpt-oss.
-        limit: a number above 0, or None. Gates are at most `limit`, and ups in [-limit, limit].
+        limit: a number. Gates are at most `limit`, and ups in [-limit, limit]; 0 is no limit.
         alpha: a number above 0, the α above.
         shift: a number, added to the ups.
 
@@ -129,7 +128,7 @@ def experts(
         activation=activation,
         transpose_weight=transpose_weight,
         interleaved=interleaved,
-        limit=optional_number("experts", "limit", limit),
+        limit=limit,
         alpha=alpha,
         shift=shift,
         keep=may_need_gradient(x, weight, gate_up, down, gate_up_bias, down_bias),

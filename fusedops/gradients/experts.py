@@ -31,7 +31,7 @@ def _experts(f: Any, c: Any, x: Tensor, weight: Tensor, **of: Tensor | None) -> 
     z = affine(f, c, f.repeat_rows(f.rows(x), of["gate_up"]), of["gate_up"], biases("gate_up_bias"))
     gate, up = f.alternating(z) if c.interleaved else f.halves(z)
     if c.limit:
-        gate, up = f.clamp(gate, -float("inf"), c.limit[0]), f.clamp(up, -c.limit[0], c.limit[0])
+        gate, up = f.clamp(gate, -float("inf"), c.limit), f.clamp(up, -c.limit, c.limit)
     h = ACTIVATIONS[c.activation](f, c.alpha * gate) / c.alpha * (up + c.shift)
     results = affine(f, c, h, of["down"], biases("down_bias"))
     by_token = f.transpose_last(f.exchange_heads(results))  # [N, out, E]

@@ -13,9 +13,8 @@ class Experts(Specification):
     name = "experts"
     signature = (
         "(x, index, weight, gate_up, down, *, activation='silu', gate_up_bias=None, down_bias=None, "
-        "transpose_weight=True, interleaved=False, limit=None, alpha=1.0, shift=0.0)"
+        "transpose_weight=True, interleaved=False, limit=0.0, alpha=1.0, shift=0.0)"
     )
-    parameters = ("weight",)
     shared = ("gate_up", "down", "gate_up_bias", "down_bias")
     least_rank = 1
     autocast = True
@@ -23,7 +22,8 @@ class Experts(Specification):
     bits_follow_from_values = False
 
     def sample(self, shape, random):
-        return call(random, shape, biases=True)
+        """The limit, which no ordinary number reaches, keeps gated values of any x within float16."""
+        return call(random, shape, biases=True, limit=50.0)
 
     def more_samples(self, random):
         for number, activation in enumerate(ACTIVATIONS):
@@ -56,7 +56,7 @@ class Experts(Specification):
 
     def special(self, values, random):
         index, weight = np.zeros((len(values), 1), np.int64), np.ones((len(values), 1))
-        gate_up, down = np.ones((1, 2, 1)), np.array([[[1.0], [-1.0]]])
+        gate_up, down = np.ones((1, 2, 1)), np.ones((1, 1, 1))
         for name in ("silu", "relu", "tanh"):
             inputs = {"x": values[:, None], "index": index, "weight": weight, "gate_up": gate_up, "down": down}
             yield Sample({**inputs, "gate_up_bias": None, "down_bias": None}, {"activation": name}, name)
@@ -117,7 +117,7 @@ class Experts(Specification):
                 "index": "int64[4, 2]"
             },
             "weight must have index's shape, [5, 2]; got [5, 3]": {"weight": "float32[5, 3]"},
-            "weight must have x's dtype, float32, or float32; got float16": {"weight": "float16[5, 2]"},
+            "weight must have x's dtype, float32; got float16": {"weight": "float16[5, 2]"},
             "gate_up must have x's dtype, float32; got float16": {"gate_up": "float16[4, 6, 3]"},
             "gate_up must have shape [E, out, 3]; got [4, 6, 2]": {"gate_up": "float32[4, 6, 2]"},
             "gate_up must have shape [E, 3, out]; got [4, 6, 3]": {"transpose_weight": False},
@@ -128,7 +128,7 @@ class Experts(Specification):
             "down must have gate_up's number of experts, 4; got shape [3, 3, 3]": {"down": "float32[3, 3, 3]"},
             "gate_up_bias must have shape [4, 6], the outputs of gate_up; got [6]": {"gate_up_bias": "float32[6]"},
             "down_bias must have shape [4, 3], the outputs of down; got [4, 2]": {"down_bias": "float32[4, 2]"},
-            "limit must be a finite number above 0; got 0": {"limit": 0.0},
+            "limit must be a finite number, at least 0; got -1": {"limit": -1.0},
             "alpha must be a finite number above 0; got -1": {"alpha": -1.0},
             f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
         },
@@ -186,7 +186,7 @@ class Layer:
 
     @staticmethod
     def of(x, index, weight, gate_up, down, gate_up_bias=None, down_bias=None, **options):
-        defaults = {"transpose_weight": True, "interleaved": False, "limit": None, "alpha": 1.0, "shift": 0.0}
+        defaults = {"transpose_weight": True, "interleaved": False, "limit": 0.0, "alpha": 1.0, "shift": 0.0}
         options = {"activation": "silu", **defaults, **options}
         if not options["transpose_weight"]:
             gate_up, down = gate_up.swapaxes(1, 2), down.swapaxes(1, 2)
@@ -225,7 +225,7 @@ class Layer:
     def clamped(self):
         """Gates and ups within the limit, and 1 where they were there already, else 0."""
         (gate, up), limit = self.gates(), self.options["limit"]
-        if limit is None:
+        if not limit:
             return gate, up, np.ones_like(gate), np.ones_like(up)
         return np.minimum(gate, limit), np.clip(up, -limit, limit), 1 * (gate <= limit), 1 * (np.abs(up) <= limit)
 
@@ -233,10 +233,9 @@ class Layer:
         act, alpha = ACTIVATIONS[self.options["activation"]], gate.dtype.type(self.options["alpha"])
         return act.value(alpha * gate) / alpha, act.slope(alpha * gate)
 
-    def results(self, h, down=None, bias=None):
-        down, bias = (self.down, self.down_bias) if down is None else (down, bias)
-        results = (self.of_slots(down) * h[..., None, :]).sum(-1)
-        return results if bias is None else results + self.of_slots(bias)
+    def results(self, h):
+        results = (self.of_slots(self.down) * h[..., None, :]).sum(-1)
+        return results if self.down_bias is None else results + self.of_slots(self.down_bias)
 
     def value(self):
         gate, up, _, _ = self.clamped()
@@ -276,7 +275,7 @@ class Layer:
         dz = np.concatenate([of_gate, weighted * dh * of_up], -1)
         found = {
             "x": (self.of_slots(self.gate_up) * dz[..., :, None]).sum((-3, -2)),
-            "weight": (dy * self.results(value * up)).sum(-1),
+            "weight": (dh * value * up).sum(-1) + self._of_bias(dy),
             "gate_up": self.by_expert(dz[..., :, None] * self.x[..., None, :]),
             "down": self.by_expert((weighted * dy)[..., :, None] * (value * up)[..., None, :]),
             "gate_up_bias": self.by_expert(dz),
@@ -288,6 +287,9 @@ class Layer:
             found["gate_up"], found["down"] = (found[name].swapaxes(1, 2) for name in ("gate_up", "down"))
         given = {"gate_up_bias": self.gate_up_bias, "down_bias": self.down_bias}
         return {name: value for name, value in found.items() if name not in given or given[name] is not None}
+
+    def _of_bias(self, dy):
+        return 0 if self.down_bias is None else (dy * self.of_slots(self.down_bias)).sum(-1)
 
     def _selects(self):
         """True if a slope of 0 stops a gradient, even one that is infinite."""

@@ -16,8 +16,7 @@ struct Places {
   int x, index, weight, gate_up, down, gate_up_bias, down_bias;
   AttributeIndex<std::string> activation;
   AttributeIndex<bool> transpose, interleaved;
-  AttributeIndex<std::vector<double>> limit;
-  AttributeIndex<double> alpha, shift;
+  AttributeIndex<double> limit, alpha, shift;
 
   explicit consteval Places(const Signature& op)
       : x(input_of(op, "x")),
@@ -30,7 +29,7 @@ struct Places {
         activation(attribute_of<std::string>(op, "activation")),
         transpose(attribute_of<bool>(op, "transpose_weight")),
         interleaved(attribute_of<bool>(op, "interleaved")),
-        limit(attribute_of<std::vector<double>>(op, "limit")),
+        limit(attribute_of<double>(op, "limit")),
         alpha(attribute_of<double>(op, "alpha")),
         shift(attribute_of<double>(op, "shift")) {}
 };
@@ -73,7 +72,7 @@ Status experts_rule(Rule& rule, const Places& at, Shape* y, Shape* z) {
   if (index.dtype != DType::i32 && index.dtype != DType::i64)
     return rule.must(at.index, "be int32 or int64", name_of(index.dtype));
   FUSEDOPS_TRY(has_slots(rule, at.index, at.x, "K"));
-  FUSEDOPS_TRY(x.dtype == DType::f64 ? rule.same_dtype(at.weight, at.x) : rule.same_dtype_or_f32(at.weight, at.x));
+  FUSEDOPS_TRY(x.dtype == DType::f32 ? rule.same_dtype(at.weight, at.x) : rule.same_dtype_or_f32(at.weight, at.x));
   if (!rule.same_shape(index, rule.inputs[at.weight]))
     return rule.must(at.weight, "have index's shape, " + rule.show(index), rule.show(rule.inputs[at.weight]));
 
@@ -151,14 +150,13 @@ class Experts {
         weight_(parameter(call, at.weight)),
         transpose_(call.attributes[at.transpose]) {
     const View& index = *call.inputs[at.index];
-    const std::vector<double>& limit = call.attributes[at.limit];
     rows_ = as_rows(x_);
     slots_ = index.numel(), experts_ = gate_up_.sizes[0], per_token_ = index.sizes[index.rank - 1];
     width_ = gate_up_.sizes[transpose_ ? 1 : 2], out_ = down_.sizes[transpose_ ? 1 : 2];
     index_ = {index.data, index.dtype == DType::i64, slots_, experts_};
     gate_ = {.activation = activations::index_of(call.attributes[at.activation]),
              .interleaved = call.attributes[at.interleaved],
-             .limit = limit.empty() ? 0 : limit[0],
+             .limit = call.attributes[at.limit],
              .alpha = call.attributes[at.alpha],
              .shift = call.attributes[at.shift],
              .size = width_ / 2};

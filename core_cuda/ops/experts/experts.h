@@ -17,7 +17,7 @@ namespace fusedops {
 
 // x [..., in]; index and weight [..., K]; gate_up [E, 2F, in] and down [E, out, F], or [E, in, 2F] and [E, F, out] if
 // transpose_weight is false. gate_up holds gates, then ups, or both in turn if it is interleaved. An index outside of
-// [0, E) contributes nothing. limit is one number or none. z is empty unless keep is true; without it the backward
+// [0, E) contributes nothing. A limit of 0 is none. z is empty unless keep is true; without it the backward
 // computes it again.
 inline constexpr Signature kExperts{
     .name = "experts",
@@ -32,7 +32,7 @@ inline constexpr Signature kExperts{
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
                    {"interleaved", Type::boolean, "false"},
-                   {.name = "limit", .type = Type::f64s, .value = "[]", .bounds = kFinitePositive},
+                   {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
                    {.name = "alpha", .value = "1", .bounds = kFinitePositive},
                    {.name = "shift", .value = "0", .bounds = kFinite},
                    {"keep", Type::boolean, "true"}},
@@ -62,7 +62,7 @@ inline constexpr Signature kExpertsBackward{
     .attributes = {{"activation", Type::string, "silu", activations::kNames},
                    {"transpose_weight", Type::boolean, "true"},
                    {"interleaved", Type::boolean, "false"},
-                   {.name = "limit", .type = Type::f64s, .value = "[]", .bounds = kFinitePositive},
+                   {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
                    {.name = "alpha", .value = "1", .bounds = kFinitePositive},
                    {.name = "shift", .value = "0", .bounds = kFinite},
                    {"need_dx", Type::boolean, "true"},

@@ -18,6 +18,7 @@ from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention 
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 from fusedops.tf.keras.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.tf.keras.dropout import Dropout, DropoutAdd  # noqa: E402
+from fusedops.tf.keras.experts import Experts  # noqa: E402
 from fusedops.tf.keras.linear_loss import LinearCrossEntropyLoss  # noqa: E402
 from fusedops.tf.keras.losses import SparseCategoricalCrossentropy  # noqa: E402
 from fusedops.tf.keras.normalization import LayerNormalization, RMSNormalization  # noqa: E402
@@ -32,6 +33,7 @@ __all__ = [
     "Dropout",
     "DropoutAdd",
     "EinsumDense",
+    "Experts",
     "GatedDense",
     "GroupQueryAttention",
     "LayerNormalization",
