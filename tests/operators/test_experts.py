@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.checks import check_backward, check_forward
 from tests.specifications import experts as specification
+from tests.specifications import grouped_matmul
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,32 @@ def test_a_token_without_an_expert_reads_nothing(any_backend, random):
     found = [any_backend.to_numpy(v) for v in (y, *gradients.values())]
     assert all(np.isfinite(v).all() for v in found)
     assert not found[0][1].any() and not found[1][1].any() and not found[2][1].any()
+
+
+# Sizes of groups, rows, in and out: around tiles of 64 and 128 rows and of 256 columns, and more of k than a ring
+# holds. Rows of a multiple of 8 elements are aligned for the kernels of 9.x.
+TILES = [((64, 0, 129, 1, 65), 300, 328, 264), ((200,), 200, 72, 8), ((0, 0), 150, 64, 520), ((127, 3), 130, 67, 131)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("tiles", TILES, ids=str)
+def test_tiles_of_groups(torch_gpu, dtype, tiles, random):
+    for transpose in (True, False):
+        sizes, rows, columns, out = tiles
+        sample = grouped_matmul.call(random, sizes, rows, columns, out, transpose)
+        inputs = torch_gpu.tensors(sample, dtype)
+        check_forward(torch_gpu, grouped_matmul.SPECIFICATION, sample, inputs)
+        check_backward(torch_gpu, grouped_matmul.SPECIFICATION, sample, inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_tiles_of_experts(torch_gpu, dtype, interleaved, transpose, random):
+    """Experts of more rows and units than a tile has, with a fused gate unless it is interleaved."""
+    sizes = {"size": 136, "out": 264, "per_token": 3, "experts": 2}
+    options = {"biases": True, "limit": 50.0, "interleaved": interleaved, "transpose_weight": transpose}
+    sample = specification.call(random, (200, 72), **sizes, **options)
+    inputs = torch_gpu.tensors(sample, dtype)
+    check_forward(torch_gpu, specification.SPECIFICATION, sample, inputs)
+    check_backward(torch_gpu, specification.SPECIFICATION, sample, inputs)

@@ -130,16 +130,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
              [&](int i) { return row + i < product.m ? c + (row + i) * product.n : nullptr; });
 }
 
+// Elements of an operand's tile in either direction of its lines.
+template <class Mma, class Tile, int kRows>
+constexpr int kMaxOperandSize = std::max<int>(OperandTile<Mma, kRows, Tile::kK, Tile::kThreads, 16, true>::kSize,
+                                              OperandTile<Mma, kRows, Tile::kK, Tile::kThreads, 16, false>::kSize);
+
 // Launches the kernel for `tiles` tiles, in parts that fit a grid.
 template <class Mma, class Tile, class Call>
 Status launch_grouped(const Context& context, void (*kernel)(Call), int64_t tiles, Call call) {
   constexpr int64_t kMaxBlocks = INT32_MAX;
-  // Any two operands have as many bytes of shared memory as these or fewer.
-  using Wide = OperandTile<Mma, Tile::kM, Tile::kK, Tile::kThreads, 16, true>;
-  using Tall = OperandTile<Mma, Tile::kN, Tile::kK, Tile::kThreads, 16, false>;
-  using WideB = OperandTile<Mma, Tile::kN, Tile::kK, Tile::kThreads, 16, true>;
-  using TallA = OperandTile<Mma, Tile::kM, Tile::kK, Tile::kThreads, 16, false>;
-  constexpr int kSize = std::max(int(Wide::kSize), int(TallA::kSize)) + std::max(int(WideB::kSize), int(Tall::kSize));
+  constexpr int kSize = kMaxOperandSize<Mma, Tile, Tile::kM> + kMaxOperandSize<Mma, Tile, Tile::kN>;
   constexpr int kBytes = Tile::kStages * kSize * int(sizeof(typename Mma::Element));
   for (call.first = 0; call.first < tiles; call.first += kMaxBlocks)
     FUSEDOPS_TRY(launch(context, kernel, Grid{std::min(tiles - call.first, kMaxBlocks), Tile::kThreads, kBytes}, call));

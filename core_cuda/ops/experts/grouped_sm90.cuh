@@ -86,14 +86,21 @@ __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Sh
   full.finish();
 }
 
-// Releases the k-tiles of a work tile without a product.
+// Releases the k-tiles of a work tile without a product. One thread follows the ring: nothing else would keep the warps
+// within one phase of each other, as wgmma does.
 template <class S>
-__forceinline__ __device__ void skip_tile(typename S::Shared& shared, typename S::State& state, int k_tiles) {
+__forceinline__ __device__ void skip_tile(typename S::Shared& shared, typename S::State& state, int k_tiles,
+                                          int group) {
+  if (threadIdx.x % sm90::kWarpgroup == 0) {
+    typename S::State at = state;
 #pragma unroll 1
-  for (int i = 0; i < k_tiles; ++i, ++state) {
-    shared.ring.wait(state);
-    shared.ring.release(state.stage);
+    for (int i = 0; i < k_tiles; ++i, ++at) {
+      shared.ring.wait(at);
+      shared.ring.release(at.stage);
+    }
   }
+  state += k_tiles;
+  cutlass::arch::NamedBarrier::sync(sm90::kWarpgroup, uint32_t(group));
 }
 
 template <class S, class Epilogue>
@@ -114,7 +121,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
           const auto rows = call.epilogue.rows(first + int(threadIdx.x % 16), end);
           if (work.has_group()) {
             if (work.tile().first + row >= work.tile().end) {  // no row of the warpgroup
-              skip_tile<S>(shared, state, k_tiles);
+              skip_tile<S>(shared, state, k_tiles, group);
               continue;
             }
             multiply_tile<S>(shared, state, k_tiles, row, sums, [] {});
