@@ -60,3 +60,16 @@ def test_a_token_without_an_expert_reads_nothing(any_backend, random):
     found = [any_backend.to_numpy(v) for v in (y, *gradients.values())]
     assert all(np.isfinite(v).all() for v in found)
     assert not found[0][1].any() and not found[1][1].any() and not found[2][1].any()
+
+
+def test_gates_that_were_not_saved_are_computed_again(torch_backend, random):
+    torch = torch_backend.torch
+    sample = specification.call(random, (12, 6), biases=True)
+    given = torch_backend.leaves(torch_backend.tensors(sample, "float64"), sample.floating)
+    results = []
+    for keep in (True, False):
+        y, z = torch.ops.fusedops.experts(*given.values(), keep=keep)
+        assert z.shape == ((12, 2, 6) if keep else (0,))
+        results.append(torch.autograd.grad(y.square().sum(), [given[name] for name in sample.floating]))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
