@@ -7,6 +7,7 @@ from math import prod
 
 from benchmarks.measuring.timing import Effort
 from benchmarks.operators import OPERATORS
+from benchmarks.operators.experts import PER_TOKEN
 
 SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
 
@@ -115,7 +116,14 @@ BOTH = "forward + backward"
 RECORDED = "forward, recorded"  # recorded by autograd for a backward that is not run
 
 # Number of weight matrices of matrix products and layers.
-WEIGHTS = {"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1, "linear_log_prob": 1}
+WEIGHTS = {
+    "matmul": 1,
+    "linear": 1,
+    "gated_linear": 2,
+    "experts": 3 * PER_TOKEN,  # of each token
+    "linear_cross_entropy": 1,
+    "linear_log_prob": 1,
+}
 
 
 @dataclass(frozen=True)

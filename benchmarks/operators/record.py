@@ -76,6 +76,10 @@ class Operator:
     keras: tuple[str, float] | None = None
     torch_others: Mapping[str, Callable[[Any], Function]] = field(default_factory=dict)  # by baseline; on GPUs
 
+    # The matrix products of a layer's forward, made of the values of a call: pairs of an operand [m, k] and a weight
+    # [n, k]. None: x times each input whose name ends with "weight".
+    products: Callable[[Mapping[str, Any]], list[tuple[Any, Any]]] | None = None
+
     function: str = ""  # the public function, if its name differs
 
     # The operator as an expression over the names of its inputs. `own`: fusedops has no operator for it.

@@ -64,6 +64,19 @@ def test_a_token_without_an_expert_reads_nothing(any_backend, random):
     assert not found[0][1].any() and not found[1][1].any() and not found[2][1].any()
 
 
+def test_gates_that_were_not_saved_are_computed_again(torch_backend, random):
+    torch = torch_backend.torch
+    sample = specification.call(random, (12, 6), biases=True)
+    given = torch_backend.leaves(torch_backend.tensors(sample, "float64"), sample.floating)
+    results = []
+    for keep in (True, False):
+        y, z = torch.ops.fusedops.experts(*given.values(), keep=keep)
+        assert z.shape == ((12, 2, 6) if keep else (0,))
+        results.append(torch.autograd.grad(y.square().sum(), [given[name] for name in sample.floating]))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 # Sizes of groups, rows, in and out: around tiles of 64 and 128 rows and of 256 columns, and more of k than a ring
 # holds. Rows of a multiple of 8 elements are aligned for the kernels of 9.x.
 TILES = [((64, 0, 129, 1, 65), 300, 328, 264), ((200,), 200, 72, 8), ((0, 0), 150, 64, 520), ((127, 3), 130, 67, 131)]

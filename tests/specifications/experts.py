@@ -16,6 +16,7 @@ class Experts(Specification):
         "transpose_weight=True, interleaved=False, limit=0.0, alpha=1.0, shift=0.0)"
     )
     shared = ("gate_up", "down", "gate_up_bias", "down_bias")
+    contiguous = ("weight", "gate_up_bias", "down_bias")
     least_rank = 1
     autocast = True
     rows_are_independent = False  # as in a product
@@ -23,7 +24,7 @@ class Experts(Specification):
 
     def sample(self, shape, random):
         """The limit, which no ordinary number reaches, keeps gated values of any x within float16."""
-        return call(random, shape, biases=True, limit=50.0)
+        return call(random, shape, experts=7, size=5, out=12, biases=True, limit=50.0)
 
     def more_samples(self, random):
         for number, activation in enumerate(ACTIVATIONS):

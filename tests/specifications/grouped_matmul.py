@@ -16,10 +16,10 @@ class GroupedMatmul(Specification):
     bits_follow_from_values = False
 
     def sample(self, shape, random):
-        """Groups of about a third of the rows each, of which one is empty, and a row past the last one."""
+        """Groups of about a third of the rows each, of which two are empty, and a row past the last one."""
         rows = math.prod(shape[:-1])
         sizes = [rows // 3, 0, (rows - rows // 3) // 2]
-        return call(random, [*sizes, max(rows - sum(sizes) - 1, 0)], rows, shape[-1])
+        return call(random, [*sizes, max(rows - sum(sizes) - 1, 0), 0], rows, shape[-1])
 
     def more_samples(self, random):
         yield call(random, [3, 0, 1, 4], 8, 5, out=6, transpose=False, name="in-out")

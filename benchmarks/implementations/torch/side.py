@@ -243,18 +243,20 @@ def _copy(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
 
 
 def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
-    """The floor of a layer: the matrix products of its forward and backward."""
+    """The floor of a layer: the matrix products of its forward and backward. Results stand in for their gradients."""
+    made = OPERATORS[case.operator].products or _by_weights
 
-    def products(values: Mapping[str, Any]) -> list[torch.Tensor]:
-        x, weights = values["x"], [value for name, value in values.items() if name.endswith("weight")]
-        found = [x @ w.mT for w in weights]
+    def products(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+        found = [x @ w.mT for x, w in pairs]
         if case.variant == BOTH:
-            # A loss layer has no upstream gradient of its logits' shape: the logits stand in for it.
-            gradients = [values["dout"]] * len(weights) if "dout" in values else list(found)
-            found += [each for dz, w in zip(gradients, weights, strict=True) for each in (dz @ w, dz.mT @ x)]
+            found += [each for dz, (x, w) in zip(tuple(found), pairs, strict=True) for each in (dz @ w, dz.mT @ x)]
         return found
 
-    return _timed(case, [partial(products, values) for values in turns], checked=False)
+    return _timed(case, [partial(products, made(values)) for values in turns], checked=False)
+
+
+def _by_weights(values: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(values["x"], value) for name, value in values.items() if name.endswith("weight")]
 
 
 def _addcmul(case: Case) -> Call:

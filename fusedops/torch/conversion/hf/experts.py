@@ -52,9 +52,11 @@ class Experts(HFLayer):
         x, _, weight = inputs
         if must_call(self._activation):
             return "its activation has hooks"
+        if reason := unfused_product(x, self.gate_up_proj):
+            return reason
         if weight.dtype not in (x.dtype, torch.float32):
             return f"the router's weights are {weight.dtype} beside an input of {x.dtype}"
-        return unfused_product(x, self.gate_up_proj)
+        return None
 
     def forward(self, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
         name = fused_name(self._activation)
