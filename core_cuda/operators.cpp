@@ -10,6 +10,8 @@
 #include "ops/elementwise/polynomial_activation.h"
 #include "ops/elementwise/relu.h"
 #include "ops/elementwise/scale.h"
+#include "ops/experts/experts.h"
+#include "ops/experts/grouped_matmul.h"
 #include "ops/loss/cross_entropy.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/loss/linear_kl_div.h"
@@ -51,12 +53,16 @@ std::span<const Operator> built_in_operators() {
       cross_entropy_backward(),
       dropout(),
       dropout_add(),
+      experts(),
+      experts_backward(),
       gated_act(),
       gated_act_backward(),
       gated_act_float8(),
       gated_linear(),
       gated_linear_backward(),
       global_norm(),
+      grouped_matmul(),
+      grouped_matmul_backward(),
       layer_norm(),
       layer_norm_backward(),
       layer_norm_float8(),

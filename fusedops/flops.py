@@ -100,6 +100,33 @@ def _gated_linear_backward(x: Shape, gate_weight: Shape, gate: Shape | None, **o
     return int(products) * _linear(x, gate_weight, **options)
 
 
+@flops("grouped_matmul")
+def _grouped_matmul(x: Shape, weights: Shape, transpose_weights: bool) -> int:
+    """As if all rows belonged to groups: shapes do not tell."""
+    return 2 * prod(x) * weights[1 if transpose_weights else 2]
+
+
+@flops("grouped_matmul_backward")
+def _grouped_matmul_backward(dy: Shape, x: Shape, **_: Any) -> int:
+    return 2 * prod(x) * dy[-1]
+
+
+def _experts_products(index: Shape, gate_up: Shape, down: Shape, of_gate_up: int, of_down: int) -> int:
+    """So many products with each of the two matrices of an expert, for each pair of a token and its expert."""
+    return 2 * prod(index) * (of_gate_up * prod(gate_up[1:]) + of_down * prod(down[1:]))
+
+
+@flops("experts")
+def _experts(index: Shape, gate_up: Shape, down: Shape, **_: Any) -> int:
+    return _experts_products(index, gate_up, down, 1, 1)
+
+
+@flops("experts_backward")
+def _experts_backward(index: Shape, gate_up: Shape, down: Shape, z: Shape | None, **options: Any) -> int:
+    of_gate_up = (not _is_given(z)) + options["need_dx"] + options["need_dgate_up"]
+    return _experts_products(index, gate_up, down, of_gate_up, 1 + options["need_ddown"])
+
+
 def _attention_products(q: Shape, v: Shape, keys: int, of_q: int, of_v: int) -> int:
     """`of_q` products over q's features and `of_v` over v's, for each pair of a query and a key.
 

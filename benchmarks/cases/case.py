@@ -7,6 +7,7 @@ from math import prod
 
 from benchmarks.measuring.timing import Effort
 from benchmarks.operators import OPERATORS
+from benchmarks.operators.experts import PER_TOKEN
 
 SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes
 
@@ -118,7 +119,12 @@ RECORDED = "forward, recorded"  # recorded by autograd for a backward that is no
 
 # Number of weight matrices of matrix products and layers.
 WEIGHTS = {
-    **{"matmul": 1, "linear": 1, "gated_linear": 2, "linear_cross_entropy": 1, "linear_log_prob": 1},
+    "matmul": 1,
+    "linear": 1,
+    "gated_linear": 2,
+    "experts": 3 * PER_TOKEN,  # of each token
+    "linear_cross_entropy": 1,
+    "linear_log_prob": 1,
     "linear_kl_div": 2,
 }
 
@@ -244,7 +250,7 @@ def product(
     frameworks: tuple[str, ...] = ("torch", "tf"),
 ) -> Case:
     """A case of a matrix product or a layer; the backward has two products for each weight with a gradient."""
-    frozen = sum(x.name.endswith("weight") and not x.gradient for x in OPERATORS[operator].inputs)
+    frozen = OPERATORS[operator].frozen_weights
     products = 3 * WEIGHTS[operator] - 2 * frozen if variant == BOTH else WEIGHTS[operator]
     return Case(
         section, device, operator, variant, dtype, shape, products * 2.0 * prod(shape), "FLOP", frameworks, goals

@@ -5,6 +5,7 @@ from benchmarks.operators import (
     attention,
     dropout,
     elementwise,
+    experts,
     expressions,
     float8,
     loss,
@@ -27,6 +28,7 @@ FAMILIES = (
     expressions,
     rotary,
     products,
+    experts,
     models,
 )
 

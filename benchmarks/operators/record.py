@@ -77,6 +77,10 @@ class Operator:
     keras: tuple[str, float] | None = None
     torch_others: Mapping[str, Callable[[Any], Function]] = field(default_factory=dict)  # by baseline; on GPUs
 
+    # The matrix products of a layer's forward, made of the values of a call: pairs of an operand [m, k] and a weight
+    # [n, k]. None: x times each input whose name ends with "weight".
+    products: Callable[[Mapping[str, Any]], list[tuple[Any, Any]]] | None = None
+
     function: str = ""  # the public function, if its name differs
     without: str = ""  # the operator without an option, timed beside this one in PyTorch
 
@@ -103,3 +107,8 @@ class Operator:
     def wanted(self) -> tuple[str, ...]:
         """Inputs whose gradients a backward computes."""
         return tuple(x.name for x in self.inputs if x.gradient)
+
+    @property
+    def frozen_weights(self) -> int:
+        """Number of weights without a gradient. They follow those with one."""
+        return sum(x.name.endswith("weight") and not x.gradient for x in self.inputs)

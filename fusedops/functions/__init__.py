@@ -19,6 +19,7 @@ from fusedops.functions import (
     activations,
     attention,
     elementwise,
+    experts,
     expressions,
     loss,
     normalization,
@@ -26,7 +27,18 @@ from fusedops.functions import (
     rotary,
 )
 
-FAMILIES = (accumulation, activations, attention, elementwise, loss, normalization, expressions, products, rotary)
+FAMILIES = (
+    accumulation,
+    activations,
+    attention,
+    elementwise,
+    experts,
+    loss,
+    normalization,
+    expressions,
+    products,
+    rotary,
+)
 PUBLIC: tuple[Any, ...] = tuple(
     sorted(
         (

@@ -16,7 +16,8 @@ need the output.
     sum                                   over all elements
     sum_last, mean_last                   over the last dimension, which keeps size 1
     expand_last, first                    adds a last dimension of size 1, removes it
-    halves                                the two halves of the last dimension
+    halves, alternating                   the two halves of the last dimension; its even and its odd elements
+    clamp(x, least, most)                 elementwise, with slope 1 at both bounds
     log_softmax                           over the last dimension
     one_hot(labels, like)                 bools with like's last dimension; all False for a label outside it
     unequal, where(condition, x)          bools; x where the condition is true, else 0
@@ -25,6 +26,8 @@ need the output.
     features                              the size of the last dimension, a number or of x's dtype
     product                               the matrix product of the last two dimensions
     transpose_last, exchange_heads        exchange the last two dimensions; the two before the last
+    rows, repeat_rows(x, like)            [N, C] of [..., C]; [E, N, C], for the matrices of like [E, ...]
+    rows_as(x, like)                      [..., C] of [N, C], with the leading dimensions of like [..., K]
     repeat_heads(x, like)                 repeats each head of x, for the heads of like [..., H, T, S]
     columns                               the column indices [S] of [..., T, S]
     diagonal(scores, first)               the diagonal's columns [..., T, 1]: rows plus `first` [...], or S - T for None
@@ -43,6 +46,7 @@ computes in the compute dtype and rounds once.
 from fusedops.gradients import activations as activations
 from fusedops.gradients import attention as attention
 from fusedops.gradients import elementwise as elementwise
+from fusedops.gradients import experts as experts
 from fusedops.gradients import loss as loss
 from fusedops.gradients import normalization as normalization
 from fusedops.gradients import products as products

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,10 +68,12 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[Array], upstream: Any) -
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": jnp.abs,
+    "alternating": lambda x: (x[..., ::2], x[..., 1::2]),
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.astype(like.dtype),
+    "clamp": jnp.clip,
     "columns": _columns,
     "compute": _compute,
     "constant": jax.lax.stop_gradient,
@@ -90,6 +93,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "probabilities": _probabilities,
     "product": _product,
     "repeat_heads": lambda x, like: jnp.repeat(x, like.shape[-3] // max(x.shape[-3], 1), -3),
+    "repeat_rows": lambda x, like: jnp.broadcast_to(x, (like.shape[0], *x.shape)),
+    "rows": lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
+    "rows_as": lambda x, like: x.reshape(*like.shape[:-1], x.shape[-1]),
     "rsqrt": jax.lax.rsqrt,
     "sigmoid": jax.nn.sigmoid,
     "sum": jnp.sum,

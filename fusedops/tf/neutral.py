@@ -95,10 +95,12 @@ def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": tf.abs,
+    "alternating": lambda x: (x[..., ::2], x[..., 1::2]),
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: tf.cast(x, like.dtype),
+    "clamp": tf.clip_by_value,
     "columns": _columns,
     "compute": _compute,
     "constant": tf.stop_gradient,
@@ -118,6 +120,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "probabilities": _probabilities,
     "product": _product,
     "repeat_heads": _repeat_heads,
+    "repeat_rows": lambda x, like: tf.broadcast_to(x, [tf.shape(like)[0], *tf.unstack(tf.shape(x))]),
+    "rows": lambda x: tf.reshape(x, [tf.reduce_prod(tf.shape(x)[:-1]), tf.shape(x)[-1]]),
+    "rows_as": lambda x, like: tf.reshape(x, [*tf.unstack(tf.shape(like))[:-1], tf.shape(x)[-1]]),
     "rsqrt": tf.math.rsqrt,
     "sigmoid": tf.sigmoid,
     "sum": tf.reduce_sum,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,10 +100,12 @@ def vjp(function: Callable[..., Any], inputs: Sequence[Tensor], upstream: Any) -
 # Functions, not methods such as Tensor.dim: compiled autograd of torch 2.10 does not support methods in a table.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": torch.abs,
+    "alternating": lambda x: (x[..., ::2], x[..., 1::2]),
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.to(like.dtype),
+    "clamp": torch.clamp,
     "columns": _columns,
     "compute": _compute,
     "constant": lambda x: x.detach(),
@@ -122,6 +125,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "probabilities": _probabilities,
     "product": torch.matmul,
     "repeat_heads": lambda x, like: x.repeat_interleave(like.shape[-3] // max(x.shape[-3], 1), -3),
+    "repeat_rows": lambda x, like: x.expand(like.shape[0], *x.shape),
+    "rows": lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
+    "rows_as": lambda x, like: x.reshape(*like.shape[:-1], x.shape[-1]),
     "rsqrt": torch.rsqrt,
     "sigmoid": torch.sigmoid,
     "sum": torch.sum,

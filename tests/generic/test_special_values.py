@@ -79,7 +79,7 @@ def check_outputs(backend: Backend, spec: Specification, sample: Sample, inputs:
     for output, (name, *references, size) in zip(outputs, expected, strict=True):
         with np.errstate(all="ignore"):
             limit = tolerance(references[1], size, roundings[name], backend.dtype_of(output), storage(name))
-        check(backend.to_numpy(output), *references, limit, f"{sample}: {name}")
+        check(backend.to_numpy(output), *references, limit, f"{sample}: {name}", storage(name)[0])
 
 
 def test_forward(reference_backend, spec, dtype, random):

@@ -98,6 +98,7 @@ class Specification:
     value_suites_only = False  # only the suites of its values apply
     autocast = False  # computes in PyTorch's autocast dtype
     rows_are_independent = True  # a row's bits do not depend on the other rows
+    contiguous: tuple[str, ...] = ()  # small inputs that are copied if they have gaps
     packed = False  # rows are concatenated, without a dimension of their own
     bits_follow_from_values = True  # False: bits may depend on strides, which may select another kernel
 

@@ -44,6 +44,13 @@ def of_rows(classes: int, shape: tuple[int, ...], random: np.random.Generator) -
     return [numbers(shape, random), labels]
 
 
+def routed(experts: int, shape: tuple[int, ...], random: np.random.Generator) -> Arrays:
+    """Tokens, their two experts, of which one of all is out of range, and the weights of these."""
+    index = random.integers(0, experts, (*shape[:-1], 2))
+    index.flat[0] = experts
+    return [numbers(shape, random), index, numbers(index.shape, random)]
+
+
 def positioned(shape: tuple[int, ...], of_positions: tuple[int, ...], random: np.random.Generator) -> Arrays:
     return [numbers(shape, random), random.integers(0, 64, of_positions)]
 
@@ -79,12 +86,12 @@ class Case:
 
     @property
     def is_linear(self) -> bool:
-        return self.layer in ("Linear", "GatedLinear")
+        return self.layer in ("Linear", "GatedLinear", "Experts")
 
     @property
     def is_random(self) -> bool:
         """True if its parameters are random initially."""
-        return "Linear" in self.layer
+        return "Linear" in self.layer or self.layer == "Experts"
 
     @property
     def has_parts(self) -> bool:
@@ -105,6 +112,8 @@ _ADDED = 3
 _SOFTMAX = 3
 # Both factors are rounded, and then the terms of their gradients.
 _GATED = 3
+# Gates, ups, gated values and results are rounded, and then their gradients.
+_EXPERTS = 5
 # z and dz are rounded.
 _ACTIVATED = 2
 _of = functools.partial
@@ -139,6 +148,14 @@ CASES = (
     Case("Linear", (33, 16), {"bias": False, "activation": "gelu_tanh"}, of_shapes((5, 33)), _ACTIVATED),
     Case("GatedLinear", (8, 5), {}, stored=_GATED),
     Case("GatedLinear", (33, 16), {"bias": True, "activation": "gelu"}, of_shapes((5, 33)), _GATED),
+    Case("Experts", (4, 8, 5), {}, _of(routed, 4, (4, 6, 8)), _EXPERTS),
+    Case(
+        "Experts",
+        (3, 8, 4),
+        {"bias": True, "limit": 50.0, "alpha": 1.7, "shift": 1.0, "interleaved": True},
+        _of(routed, 3, (9, 8)),
+        _EXPERTS,
+    ),
     Case("CrossEntropyLoss", (), {}, _of(classified, (9, 33))),
     Case("CrossEntropyLoss", (), {"label_smoothing": 0.1}, _of(classified, (33,))),
     Case("CrossEntropyLoss", (), {"reduction": "none"}, _of(classified, (4, 33, 5))),

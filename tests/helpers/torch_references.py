@@ -97,6 +97,33 @@ class GatedLinear(nn.Module):
         return ACTIVATIONS[self.activation](self.gate_proj(x)) * self.up_proj(x)
 
 
+class Experts(nn.Module):
+    """Every token goes through every expert, whose weight is 0 if it is none of the token's."""
+
+    def __init__(self, experts, columns, units, bias=False, limit=0.0, alpha=1.0, shift=0.0, interleaved=False, **rest):
+        super().__init__()
+        self.limit, self.alpha, self.shift, self.interleaved = limit, alpha, shift, interleaved
+        shapes = {"gate_up_proj": (2 * units, columns), "down_proj": (columns, units)}
+        if bias:
+            shapes |= {"gate_up_proj_bias": (2 * units,), "down_proj_bias": (columns,)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.randn(experts, *shape, **rest)))
+        self.has_bias = bias
+
+    def forward(self, x, index, weight):
+        z = torch.einsum("...c,egc->...eg", x, self.gate_up_proj)
+        z = z + self.gate_up_proj_bias if self.has_bias else z
+        gate, up = (z[..., ::2], z[..., 1::2]) if self.interleaved else z.chunk(2, -1)
+        if self.limit:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        y = torch.einsum(
+            "...eu,ecu->...ec", gate * torch.sigmoid(self.alpha * gate) * (up + self.shift), self.down_proj
+        )
+        y = y + self.down_proj_bias if self.has_bias else y
+        of_expert = index[..., None] == torch.arange(len(self.down_proj), device=x.device)
+        return torch.einsum("...k,...ke,...ec->...c", weight, of_expert.to(x.dtype), y)
+
+
 class LinearCrossEntropyLoss(nn.Module):
     def __init__(self, columns, classes, bias=False, device=None, dtype=None, softcap=0.0, **options: Any) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ SOURCES = [
         for name in ("gated_linear", "matmul", "matmul_dispatch", "matmul_tiles", "aligned_copies")
     ),
     "ops/attention/attention_dispatch.cpp",
+    "ops/experts/grouped_dispatch.cpp",
     "core/declaration/view.cpp",
 ]
 
@@ -67,6 +68,18 @@ class Attention(Problem):
     dropout: int = 0
     softcap: int = 0
     alibi: int = 0
+
+
+@dataclass(frozen=True)
+class Grouped(Problem):
+    kind = "grouped"
+    dtype: str
+    gradient: int
+    groups: int
+    rows: int
+    n: int
+    k: int
+    offset: int = 0  # elements before the weights, or before x for the gradient
 
 
 @dataclass(frozen=True)
@@ -145,6 +158,17 @@ ATTENTIONS = [
     (Attention(HALF, 1, 128, 128, features=256, dropout=1), *2 * ("sm80 with dropout or bias",)),
 ]
 
+GROUPED = [
+    (Grouped(HALF, 0, 8, 1000, 256, 72), "sm90 grouped tiles 128x256", "sm80 grouped tiles 64x64"),
+    (Grouped("float16", 1, 8, 1001, 256, 72), "sm90 grouped tiles 128x256", "sm80 grouped tiles 64x64"),
+    (Grouped(HALF, 0, 0, 1000, 256, 72), *2 * ("sm80 grouped tiles 64x64",)),
+    (Grouped(HALF, 0, 8, 1000, 256, 72, offset=1), *2 * ("sm80 grouped tiles 64x64 through registers",)),
+    (Grouped(HALF, 1, 8, 1000, 256, 70), *2 * ("sm80 grouped tiles 64x64 through registers",)),
+    (Grouped("float32", 0, 8, 1000, 256, 72), *2 * ("simt grouped tiles 64x64",)),
+    (Grouped("float64", 1, 8, 1000, 256, 72), *2 * ("sm80 float64 grouped tiles 64x64",)),
+    (Grouped(HALF, 0, 8, 0, 256, 72), *2 * ("no kernel",)),
+]
+
 GATED, CALLED = "sm90 gated tiles 128x64", "calls of linear and gated_act"
 GATED_LINEARS = [
     (GatedLinear(HALF, 256, 4096, 64), GATED, CALLED),
@@ -186,8 +210,8 @@ def kernels_of(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "cases",
-    [PRODUCTS, ATTENTIONS, GATED_LINEARS, LOGITS],
-    ids=["matmul", "attention", "gated_linear", "linear_cross_entropy"],
+    [PRODUCTS, ATTENTIONS, GROUPED, GATED_LINEARS, LOGITS],
+    ids=["matmul", "attention", "grouped_matmul", "gated_linear", "linear_cross_entropy"],
 )
 def test_the_tables_select_the_listed_kernels(kernels_of, cases):
     problems, on_h100, on_a100 = zip(*cases, strict=True)
@@ -197,8 +221,12 @@ def test_the_tables_select_the_listed_kernels(kernels_of, cases):
 
 @pytest.mark.parametrize(
     ("cases", "file"),
-    [(PRODUCTS, "ops/products/matmul_dispatch.cpp"), (ATTENTIONS, "ops/attention/attention_dispatch.cpp")],
-    ids=["matmul", "attention"],
+    [
+        (PRODUCTS, "ops/products/matmul_dispatch.cpp"),
+        (ATTENTIONS, "ops/attention/attention_dispatch.cpp"),
+        (GROUPED, "ops/experts/grouped_dispatch.cpp"),
+    ],
+    ids=["matmul", "attention", "grouped_matmul"],
 )
 def test_each_kernel_is_chosen(cases, file):
     """At least one of the problems above selects it."""

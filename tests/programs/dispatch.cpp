@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/attention/attention_dispatch.h"
+#include "ops/experts/grouped_dispatch.h"
 #include "ops/loss/linear_cross_entropy_dispatch.h"
 #include "ops/products/matmul_dispatch.h"
 
@@ -91,6 +92,20 @@ struct Reader {
     return choose_gated_linear(GatedLinear(call), gpu).name;
   }
 
+  std::string grouped() {
+    const bool is_gradient = number();
+    const int64_t groups = number(), rows = number(), n = number(), k = number(), offset = number();
+    const Groups all = {nullptr, groups, rows};
+    if (is_gradient) {
+      GroupedGradient product = {.dtype = dtype, .groups = all, .m = n, .n = k};
+      product.a = {tensor(), n}, product.b = {tensor(offset), k}, product.c = tensor();
+      return choose_grouped(representative(product), gpu).name;
+    }
+    GroupedMatmul product = {.dtype = dtype, .groups = all, .n = n, .k = k};
+    product.x = {tensor(), k}, product.b = {tensor(offset), true, k, n * k}, product.y = tensor();
+    return choose_grouped(representative(product), gpu).name;
+  }
+
   std::string logits() {
     const int64_t m = number(), n = number(), k = number();
     const double softcap = double(number());
@@ -102,6 +117,7 @@ struct Reader {
   std::string kernel(const std::string& kind) {
     if (kind == "product") return product();
     if (kind == "attention") return attention();
+    if (kind == "grouped") return grouped();
     return kind == "gated_linear" ? gated_linear() : logits();
   }
 };

@@ -253,19 +253,22 @@ def _without(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
 
 
 def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
-    """The floor of a layer: the matrix products of its forward and backward."""
+    """The floor of a layer: the matrix products of its forward and backward. Results stand in for their gradients."""
+    operator = OPERATORS[case.operator]
+    made = operator.products or _by_weights
 
-    def products(values: Mapping[str, Any]) -> list[torch.Tensor]:
-        x, weights = values["x"], [value for name, value in values.items() if name.endswith("weight")]
-        found = [x @ w.mT for w in weights]
+    def products(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[torch.Tensor]:
+        found = [x @ w.mT for x, w in pairs]
         if case.variant == BOTH:
-            weights = [values[name] for name in OPERATORS[case.operator].wanted if name.endswith("weight")]
-            # A loss layer has no upstream gradient of its logits' shape: the logits stand in for it.
-            gradients = [values["dout"]] * len(weights) if "dout" in values else found[: len(weights)]
-            found += [each for dz, w in zip(gradients, weights, strict=True) for each in (dz @ w, dz.mT @ x)]
+            trained = list(zip(found, pairs, strict=True))[: len(pairs) - operator.frozen_weights]
+            found += [each for dz, (x, w) in trained for each in (dz @ w, dz.mT @ x)]
         return found
 
-    return _timed(case, [partial(products, values) for values in turns], checked=False)
+    return _timed(case, [partial(products, made(values)) for values in turns], checked=False)
+
+
+def _by_weights(values: Mapping[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(values["x"], value) for name, value in values.items() if name.endswith("weight")]
 
 
 def _addcmul(case: Case) -> Call:

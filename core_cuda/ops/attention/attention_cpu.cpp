@@ -13,6 +13,7 @@
 
 #include <numeric>
 
+#include "core/cpu/offsets.h"
 #include "ops/attention/attention_decode_cpu.h"
 
 namespace fusedops {
@@ -355,15 +356,9 @@ class Decode {
 };
 
 Status check_offsets(const char* op, const char* name, const int32_t* offsets, int64_t sequences, int size) {
-  const auto must = [&](const std::string& expected, int64_t i) {
-    return Status::error("fusedops.", op, ": ", name, " must ", expected, "; got ", std::to_string(offsets[i]),
-                         " at position ", std::to_string(i));
-  };
-  if (offsets[0] != 0) return must("begin with 0", 0);
-  for (int64_t i = 1; i <= sequences; ++i)
-    if (offsets[i] < offsets[i - 1]) return must("ascend", i);
-  if (offsets[sequences] != size) return must("end with the number of positions, " + std::to_string(size), sequences);
-  return {};
+  FUSEDOPS_TRY(check_ascending(op, name, offsets, sequences));
+  if (offsets[sequences] == size) return {};
+  return offset_error(op, name, "end with the number of positions, " + std::to_string(size), offsets, sequences);
 }
 
 Status check_up_to_keys(const Attention& call, const char* op, const char* name, const PerSequence& integers) {

@@ -15,6 +15,7 @@ class PanelStores {
  public:
   static constexpr int kRows = 16, kColumns = 128 / int(sizeof(Out)), kBufferBytes = kRows * 128;
   static constexpr int kBytes = 2 * kBufferBytes;
+  using Panel = sm90::SwizzledTile<kRows, 64>;
 
   // Sums of a thread in a panel, see Fragment.
   static constexpr int kValues = kColumns / 2;
@@ -49,10 +50,7 @@ class PanelStores {
     return boxes.describe(result);
   }
 
- private:
-  static constexpr int kHalves = sizeof(Out) / 2;  // 16-bit words of an element
-  using Panel = sm90::SwizzledTile<kRows, 64>;
-
+  // Writes a panel to a buffer.
   template <class Value>
   static __forceinline__ __device__ void write(uint16_t* panel, int lane, Value&& value) {
     if constexpr (kHalves == 1) {
@@ -73,6 +71,9 @@ class PanelStores {
       }
     }
   }
+
+ private:
+  static constexpr int kHalves = sizeof(Out) / 2;  // 16-bit words of an element
 
   char* buffers_;
   int matrix_, next_ = 0;

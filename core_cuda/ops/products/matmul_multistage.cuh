@@ -129,37 +129,40 @@ struct TilePosition {
   }
 };
 
-template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    multistage_kernel(const MultistageCall<typename Mma::Element, Out> call) {
-  using Shape = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>;
-  using T = typename Mma::Element;
-  using A = typename Shape::A;
-  using B = typename Shape::B;
-  constexpr int kStages = Tile::kStages;
-  constexpr int kKBlocks = Tile::kK / Mma::kK, kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
-  constexpr int kBuffers = Tile::kReadsAhead ? 2 : 1;
-  static_assert(!Tile::kReadsAhead || (kKBlocks > 2 && kKBlocks % 2 == 0));
-  extern __shared__ int4 shared[];
-  T* const ring = reinterpret_cast<T*>(shared);
+// The sums of a warp. A thread holds two adjacent sums of a 16 x 8 fragment in row lane / 4, and two in the row 8
+// below.
+template <class Mma, class Tile>
+struct WarpSums {
+  static constexpr int kCountM = Tile::kWarpM / Mma::kM, kCountN = Tile::kWarpN / Mma::kN;
 
-  const TilePosition tile(call.first + blockIdx.x, call.tiles_m, call.tiles_n);
-  A a(call.a, tile.batch, tile.m * Tile::kM, call.m);
-  B b(call.b, tile.batch, tile.n * Tile::kN, call.n);
-  const int warp = threadIdx.x / 32;
-  const int warp_m = warp % (Tile::kM / Tile::kWarpM) * Tile::kWarpM;
-  const int warp_n = warp / (Tile::kM / Tile::kWarpM) * Tile::kWarpN;
+  typename Mma::Accumulator values[kCountM][kCountN] = {};
+
+  // The first row and column of the warp in its tile.
+  static __device__ int row() { return threadIdx.x / 32 % (Tile::kM / Tile::kWarpM) * Tile::kWarpM; }
+  static __device__ int column() { return threadIdx.x / 32 / (Tile::kM / Tile::kWarpM) * Tile::kWarpN; }
+};
+
+// Main loop: the product of the operands' tiles over [0, size) of k. `ring` is the block's shared memory.
+template <class Mma, class Tile, class A, class B>
+__forceinline__ __device__ WarpSums<Mma, Tile> accumulate(typename Mma::Element* ring, A& a, B& b, int64_t size) {
+  using T = typename Mma::Element;
+  constexpr int kStages = Tile::kStages, kStageSize = A::kSize + B::kSize;
+  constexpr int kKBlocks = Tile::kK / Mma::kK, kBuffers = Tile::kReadsAhead ? 2 : 1;
+  using Sums = WarpSums<Mma, Tile>;
+  constexpr int kCountM = Sums::kCountM, kCountN = Sums::kCountN;
+  static_assert(!Tile::kReadsAhead || (kKBlocks > 2 && kKBlocks % 2 == 0));
+  const int warp_m = Sums::row(), warp_n = Sums::column();
 
   for (int stage = 0; stage < kStages - 1; ++stage) {
-    T* const to = ring + stage * Shape::kStageSize;
-    a.fetch(to, int64_t(stage) * Tile::kK, call.k);
-    b.fetch(to + A::kSize, int64_t(stage) * Tile::kK, call.k);
+    T* const to = ring + stage * kStageSize;
+    a.fetch(to, int64_t(stage) * Tile::kK, size);
+    b.fetch(to + A::kSize, int64_t(stage) * Tile::kK, size);
     a.loader.store(to);
     b.loader.store(to + A::kSize);
     commit_copies();
   }
 
-  typename Mma::Accumulator sums[kCountM][kCountN] = {};
+  Sums sums;
   typename Mma::FragmentA fragments_a[kBuffers][kCountM];
   typename Mma::FragmentB fragments_b[kBuffers][kCountN];
   int reading = 0, writing = kStages - 1;
@@ -168,13 +171,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     __syncthreads();  // the stage to read is full, and the stage to write is empty
   };
   const auto next_stage = [&] {
-    b.loader.store(ring + writing * Shape::kStageSize + A::kSize);
+    b.loader.store(ring + writing * kStageSize + A::kSize);
     commit_copies();
     reading = reading + 1 == kStages ? 0 : reading + 1;
     writing = writing + 1 == kStages ? 0 : writing + 1;
   };
   const auto read = [&](int k_block) {
-    const T* const from = ring + reading * Shape::kStageSize;
+    const T* const from = ring + reading * kStageSize;
     Mma::template load_a<A>(fragments_a[k_block % kBuffers], from + A::at(warp_m, k_block * Mma::kK));
     Mma::template load_b<B>(fragments_b[k_block % kBuffers], from + A::kSize + B::at(warp_n, k_block * Mma::kK));
   };
@@ -182,9 +185,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     wait();
     read(0);
   }
-  for (int64_t k = 0; k < call.k; k += Tile::kK) {
+  for (int64_t k = 0; k < size; k += Tile::kK) {
     if constexpr (!Tile::kReadsAhead) wait();
-    T* const to = ring + writing * Shape::kStageSize;
+    T* const to = ring + writing * kStageSize;
     const int64_t next = k + (kStages - 1) * Tile::kK;
 #pragma unroll
     for (int k_block = 0; k_block < kKBlocks; ++k_block) {
@@ -195,22 +198,39 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         }
         read((k_block + 1) % kKBlocks);
       }
-      if (k_block == 0) a.fetch(to, next, call.k);
+      if (k_block == 0) a.fetch(to, next, size);
       if (k_block == kKBlocks / 2) {
         a.loader.store(to);
-        b.fetch(to + A::kSize, next, call.k);
+        b.fetch(to + A::kSize, next, size);
       }
       if constexpr (!Tile::kReadsAhead) read(k_block);
 #pragma unroll
       for (int i = 0; i < kCountM; ++i)
 #pragma unroll
         for (int j = 0; j < kCountN; ++j)
-          Mma::multiply_add(sums[i][j], fragments_a[k_block % kBuffers][i], fragments_b[k_block % kBuffers][j]);
+          Mma::multiply_add(sums.values[i][j], fragments_a[k_block % kBuffers][i], fragments_b[k_block % kBuffers][j]);
     }
     if constexpr (!Tile::kReadsAhead) next_stage();
   }
+  return sums;
+}
 
-  // A thread holds two adjacent sums of a 16 x 8 fragment in row lane / 4, and two in the row 8 below.
+template <class Out, class Mma, class Tile, int kBytes, bool kAAlongK, bool kBAlongK>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    multistage_kernel(const MultistageCall<typename Mma::Element, Out> call) {
+  using Shape = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>;
+  using T = typename Mma::Element;
+  extern __shared__ int4 shared[];
+
+  const TilePosition tile(call.first + blockIdx.x, call.tiles_m, call.tiles_n);
+  typename Shape::A a(call.a, tile.batch, tile.m * Tile::kM, call.m);
+  typename Shape::B b(call.b, tile.batch, tile.n * Tile::kN, call.n);
+  using Sums = WarpSums<Mma, Tile>;
+  const Sums all_sums = accumulate<Mma, Tile>(reinterpret_cast<T*>(shared), a, b, call.k);
+  const auto& sums = all_sums.values;
+  constexpr int kCountM = Sums::kCountM, kCountN = Sums::kCountN;
+  const int warp_m = Sums::row(), warp_n = Sums::column();
+
   struct alignas(2 * sizeof(Out)) Pair {
     Out values[2];
   };

@@ -14,6 +14,7 @@ versions.require("fusedops.tf.keras", "tensorflow")
 from fusedops.keras_layers import activations as activations  # noqa: E402
 from fusedops.keras_layers.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.keras_layers.dropout import Dropout, DropoutAdd  # noqa: E402
+from fusedops.keras_layers.experts import Experts  # noqa: E402
 from fusedops.keras_layers.linear_loss import LinearCrossEntropyLoss  # noqa: E402
 from fusedops.keras_layers.losses import SparseCategoricalCrossentropy  # noqa: E402
 from fusedops.keras_layers.normalization import LayerNormalization, RMSNormalization  # noqa: E402
@@ -32,6 +33,7 @@ __all__ = [
     "Dropout",
     "DropoutAdd",
     "EinsumDense",
+    "Experts",
     "GatedDense",
     "GroupQueryAttention",
     "LayerNormalization",

@@ -44,15 +44,16 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
     Known are `LayerNorm`, `RMSNorm`, `Softmax`, `Dropout`, `MultiheadAttention`, `CrossEntropyLoss`,
     `TransformerEncoderLayer` and `TransformerDecoderLayer` of torch.nn, and every class with a `forward` whose code is
-    that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block or a model with a loss in
-    the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's transformers and of models that
-    copy it; CLIP's QuickGELU; `Linear` with a million weights or more whose inputs or outputs are no multiple of 8,
-    such as the head of an odd vocabulary, in 16 bits on a GPU, in code that is not compiled; and `Sequential`, with its
-    subclasses that inherit its `forward`, where a `Linear` and the activation after it become one `linear`. Names of
-    classes, attributes and variables, comments and annotations may differ from the catalogue; operations, constants,
-    dtypes and their order may not. A class that differs is skipped; if most of its code is that of a form, or its name
-    ends with Norm or MLP, the report has the first different line. A class without a source file is skipped, and so is
-    a subclass of any other known class that has no `forward` of its own, because it may compute something else.
+    that of a norm, a gated or dense MLP, an attention with rotary embedding, a residual block, a mixture's experts or a
+    model with a loss in the catalogue `fusedops.torch.conversion.hf.forms`, which is that of Hugging Face's
+    transformers and of models that copy it; CLIP's QuickGELU; `Linear` with a million weights or more whose inputs or
+    outputs are no multiple of 8, such as the head of an odd vocabulary, in 16 bits on a GPU, in code that is not
+    compiled; and `Sequential`, with its subclasses that inherit its `forward`, where a `Linear` and the activation
+    after it become one `linear`. Names of classes, attributes and variables, comments and annotations may differ from
+    the catalogue; operations, constants, dtypes and their order may not. A class that differs is skipped; if most of
+    its code is that of a form, or its name ends with Norm or MLP, the report has the first different line. A class
+    without a source file is skipped, and so is a subclass of any other known class that has no `forward` of its own,
+    because it may compute something else.
 
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the

@@ -12,6 +12,7 @@ from __future__ import annotations
 from fusedops.torch.nn.activations import GEGLU, BiasGELU, SwiGLU
 from fusedops.torch.nn.attention import MultiheadAttention
 from fusedops.torch.nn.dropout import Dropout, DropoutAdd
+from fusedops.torch.nn.experts import Experts
 from fusedops.torch.nn.linear import GatedLinear, Linear
 from fusedops.torch.nn.losses import CrossEntropyLoss, LinearCrossEntropyLoss
 from fusedops.torch.nn.normalization import LayerNorm, RMSNorm
@@ -27,6 +28,7 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout",
     "DropoutAdd",
+    "Experts",
     "GatedLinear",
     "LayerNorm",
     "Linear",

@@ -130,7 +130,7 @@ def takes_plain_product(weight: Any, x: Tensor) -> bool:
     return x.is_cuda or x.dtype.itemsize > 2
 
 
-_TORCH_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+TORCH_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "identity": lambda x: x,
     "relu": functional.relu,
     "gelu": functional.gelu,
@@ -141,9 +141,9 @@ _TORCH_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _checked(layer: str, activation: Activation) -> Activation:
-    if activation not in _TORCH_ACTIVATIONS:
-        choices = ", ".join(_TORCH_ACTIVATIONS)
+def checked_activation(layer: str, activation: Activation) -> Activation:
+    if activation not in TORCH_ACTIVATIONS:
+        choices = ", ".join(TORCH_ACTIVATIONS)
         raise ValueError(f"fusedops.torch.nn.{layer}: activation must be one of {choices}; got {activation!r}")
     return activation
 
@@ -206,7 +206,7 @@ class Linear(FusedLayer, nn.Linear):
         activation: Activation = "identity",
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation = _checked("Linear", activation)
+        self.activation = checked_activation("Linear", activation)
 
     def why_not(self, *inputs: Any) -> str | None:
         return unfused_input(inputs[0]) or unfused_product(inputs[0], self.weight) if inputs else None
@@ -225,7 +225,7 @@ class Linear(FusedLayer, nn.Linear):
             return as_original(error, self._of_torch, input)
 
     def _of_torch(self, x: Tensor) -> Tensor:
-        return _TORCH_ACTIVATIONS[self.activation](super().forward(x))
+        return TORCH_ACTIVATIONS[self.activation](super().forward(x))
 
 
 class GatedLinear(FusedLayer, nn.Module):
@@ -281,7 +281,7 @@ class GatedLinear(FusedLayer, nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.activation = _checked("GatedLinear", activation)
+        self.activation = checked_activation("GatedLinear", activation)
         self.gate_proj = nn.Linear(in_features, out_features, bias, device, dtype)
         self.up_proj = nn.Linear(in_features, out_features, bias, device, dtype)
 
@@ -312,4 +312,4 @@ class GatedLinear(FusedLayer, nn.Module):
         gate, up = self.gate_proj(x), self.up_proj(x)
         if gate.dtype is up.dtype and not (unfused_pass(gate) or unfused_input(up)):
             return fo.gated_act(gate, up, self.activation)
-        return _TORCH_ACTIVATIONS[self.activation](gate) * up
+        return TORCH_ACTIVATIONS[self.activation](gate) * up

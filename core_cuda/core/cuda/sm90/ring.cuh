@@ -30,10 +30,10 @@ struct Ring {
   cutlass::arch::ClusterTransactionBarrier full[kStages];
   cutlass::arch::ClusterBarrier empty[kStages];
 
-  // Called by one thread. `consumers`: the number of warpgroups.
-  __device__ void init(int consumers) {
+  // Called by one thread. `consumers`: the number of warpgroups. `producers`: arrivals that make a stage full.
+  __device__ void init(int consumers, int producers = 1) {
     for (int i = 0; i < kStages; ++i) {
-      full[i].init(1);
+      full[i].init(producers);
       empty[i].init(consumers);
     }
   }

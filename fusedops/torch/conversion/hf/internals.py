@@ -5,12 +5,13 @@ Each is imported on first use: a version that lacks one loses only the counterpa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fusedops import lazy
 
 if TYPE_CHECKING:
     from transformers.activations import ACT2FN as ACT2FN
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS as ALL_EXPERTS_FUNCTIONS
     from transformers.integrations.sdpa_attention import sdpa_attention_forward as sdpa_attention_forward
     from transformers.loss.loss_utils import ForCausalLMLoss as ForCausalLMLoss
     from transformers.loss.loss_utils import ForMaskedLMLoss as ForMaskedLMLoss
@@ -29,6 +30,7 @@ else:
         {
             "ACT2FN": "transformers.activations",
             "ALL_ATTENTION_FUNCTIONS": "transformers.modeling_utils",
+            "ALL_EXPERTS_FUNCTIONS": "transformers.integrations.moe",
             "ALL_MASK_ATTENTION_FUNCTIONS": "transformers.masking_utils",
             "ForCausalLMLoss": "transformers.loss.loss_utils",
             "ForMaskedLMLoss": "transformers.loss.loss_utils",
@@ -42,8 +44,3 @@ else:
             "sdpa_mask": "transformers.masking_utils",
         },
     )
-
-
-def are_experts_eager(experts: Any) -> bool:
-    """True if the experts run one after the other, in code with its own gate."""
-    return getattr(getattr(experts, "config", None), "_experts_implementation", None) == "eager"

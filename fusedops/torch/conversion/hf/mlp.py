@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 import fusedops.torch as fo
-from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, is_activation, must_call, unfused_activation
 from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import shape
@@ -141,15 +140,3 @@ def gated(activation: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor
     if gate.dtype is not up.dtype or shape(gate) != shape(up):  # broadcast
         return activation(gate) * up
     return fo.gated_act(gate, up, name)
-
-
-class GatedExperts(_Gated):
-    """The gate of a mixture's experts, whose two projections are packed in one tensor."""
-
-    def unfused(self) -> str | None:
-        if internals.are_experts_eager(self):
-            return "experts_implementation is 'eager'"
-        return super().unfused()
-
-    def _apply_gate(self, packed: torch.Tensor) -> torch.Tensor:
-        return gated_halves(self._activation, packed)

@@ -13,7 +13,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
-_FILES = ("activations", "norms", "mlps", "dense", "residual")
+_FILES = ("activations", "norms", "mlps", "experts", "dense", "residual")
 
 
 class Form:

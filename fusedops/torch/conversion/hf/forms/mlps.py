@@ -199,15 +199,3 @@ class MoshiGatingMLP(Form, mixin="mlp.LayeredMLP"):
         hidden_states = self.activation(hidden_states[..., 0, :]) * hidden_states[..., 1, :]
         hidden_states = self.down(hidden_states) if layer_idx is None else self.down(hidden_states, layer_idx)
         return hidden_states
-
-
-class MixtralExperts(Form, mixin="mlp.GatedExperts", method="_apply_gate"):
-    def _apply_gate(self, gate_up_out):
-        gate, up = gate_up_out.chunk(2, dim=-1)
-        return self.activation(gate) * up
-
-
-class BeamExperts(Form, mixin="mlp.GatedExperts", method="_apply_gate"):
-    def _apply_gate(self, gate_up):
-        gate, up = gate_up.chunk(2, dim=-1)
-        return (self.activation(gate.float()) * up.float()).to(gate.dtype)

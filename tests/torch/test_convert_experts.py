@@ -1,0 +1,100 @@
+"""`convert` for the experts of transformers' mixtures."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.helpers.converting import converted
+from tests.helpers.hugging_face import Family
+
+transformers = pytest.importorskip("transformers")
+
+FAMILIES = ("mixtral", "qwen3_moe", "deepseek_v3", "glm4_moe", "gpt_oss", "olmoe", "deepseek_v4")
+STEPS = 5
+
+
+def built(torch_backend, name):
+    """A small model in float64, whose experts are transformers' loop: their other implementations have no float64."""
+    model = Family(name).build("float64", torch_backend.device)
+    model.set_experts_implementation("eager")
+    return model.train()
+
+
+def with_experts(model):
+    """The model with our experts alone: transformers' norms round to float32, and ours do not."""
+    from fusedops.torch.conversion import hf
+
+    found = [module for module in model.modules() if type(module).__name__.endswith("Experts")]
+    for module in found:
+        module.__class__ = hf.counterpart(type(module))
+    assert found and all(module.why_not() is None for module in found)
+    return model
+
+
+def losses_and_gradients(torch, model, call=None):
+    """Those of training steps."""
+    tokens = torch.arange(22, device=model.device).reshape(2, 11) * 7 % 90 + 3
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = (model if call is None else call)(input_ids=tokens, labels=tokens, use_cache=False).loss
+        loss.backward()
+        yield [loss.detach(), *(x.grad.clone() for x in model.parameters() if x.grad is not None)]
+        optimizer.step()
+
+
+def assert_equal_steps(torch, found, expected):
+    """Sums in another order differ by 1e-16 of their terms, which five steps of these small models do not amplify by
+    more than 1e6."""
+    for mine, theirs in zip(found, expected, strict=True):
+        for got, right in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-10 * max(1.0, float(right.abs().max())))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_steps(torch_backend, torch, name):
+    model = built(torch_backend, name)
+    expected = [*losses_and_gradients(torch, copy.deepcopy(model))]
+    assert_equal_steps(torch, losses_and_gradients(torch, with_experts(model)), expected)
+
+
+def test_compiled_and_checkpointed(torch_backend, torch):
+    model = built(torch_backend, "qwen3_moe")
+    expected = [*losses_and_gradients(torch, copy.deepcopy(model))]
+    checkpointed = with_experts(copy.deepcopy(model))
+    checkpointed.gradient_checkpointing_enable()
+    assert_equal_steps(torch, losses_and_gradients(torch, checkpointed), expected)
+    compiled = with_experts(model)
+    call = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+    assert_equal_steps(torch, losses_and_gradients(torch, compiled, call), expected)
+
+
+def test_report_and_revert(torch_backend, torch, fo):
+    model = Family("mixtral").build(device=torch_backend.device)
+    kinds = [type(module) for module in model.modules()]
+    converted(fo, model, "MixtralExperts")
+    fo.revert(model)
+    assert [type(module) for module in model.modules()] == kinds
+
+
+def test_a_chosen_implementation_stays(torch_cpu, fo, capsys):
+    model = Family("mixtral").build()
+    for module in model.modules():
+        if type(module).__name__ == "MixtralExperts":
+            module.config._experts_implementation_internal = "sonicmoe"
+    fo.convert(model)
+    assert "experts_implementation is 'sonicmoe', which was chosen by user code" in capsys.readouterr().out
+
+
+def test_sentinels_of_expert_parallelism(torch_backend, torch):
+    """Indexes that stand for experts of other processes contribute nothing."""
+    model = built(torch_backend, "qwen3_moe")
+    experts = next(module for module in model.modules() if type(module).__name__ == "Qwen3MoeExperts")
+    x = torch.randn(6, experts.hidden_dim, dtype=torch.float64, device=model.device)
+    index = torch.randint(experts.num_experts + 1, (6, 2), device=model.device)
+    index[0, 0] = experts.num_experts
+    weight = torch.rand(6, 2, dtype=torch.float64, device=model.device)
+    expected = experts(x, index, weight)
+    torch.testing.assert_close(with_experts(model) and experts(x, index, weight), expected, rtol=1e-12, atol=1e-12)
