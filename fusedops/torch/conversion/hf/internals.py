@@ -44,6 +44,13 @@ else:
     )
 
 
+def active_collector() -> Any:
+    """The variable with the outputs of submodules that a model collects, by their names; None if it collects none."""
+    from transformers.utils import output_capturing
+
+    return output_capturing._active_collector
+
+
 def are_experts_eager(experts: Any) -> bool:
     """True if the experts run one after the other, in code with its own gate."""
     return getattr(getattr(experts, "config", None), "_experts_implementation", None) == "eager"
