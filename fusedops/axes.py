@@ -95,8 +95,13 @@ def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequen
     tensors = terms.tensors
     own = [t for t, x in zip(tensors, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
     absent = {x.name for x, given in zip(operator.inputs, inputs, strict=True) if given is None}
-    outputs = zip(tensors[len(operator.inputs) :], operator.outputs, strict=True)
-    own += [t for t, y in outputs if y.dtype not in absent]
+    parameters = {x.name for x in operator.inputs if x.parameter}
+    outputs = [
+        (t, y) for t, y in zip(tensors[len(operator.inputs) :], operator.outputs, strict=True) if y.dtype not in absent
+    ]
+    if any(term.is_broadcast and output.dtype in parameters for term, output in outputs):
+        return False  # the gradient of a parameter is a sum over the leading dimensions that it lacks
+    own += [term for term, _ in outputs]
     return all(term.axes[:1] == (_LEADING,) for term in own)
 
 

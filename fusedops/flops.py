@@ -143,9 +143,13 @@ def _attention(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
 
 
 @flops("attention_backward")
-def _attention_backward(q: Shape, k: Shape, v: Shape, seq_dim: int, **_: Any) -> int:
-    """Recomputes the scores. The gradients of p and v are products over v's features, those of q and k over q's."""
-    return _attention_products(q, v, k[seq_dim], 3, 2)
+def _attention_backward(
+    q: Shape, k: Shape, v: Shape, bias: Shape | None, seq_dim: int, need_dbias: bool, **_: Any
+) -> int:
+    """Recomputes the scores. The gradients of p and v are products over v's features, those of q and k over q's. The
+    gradient of a bias takes the scores and the gradients of p again."""
+    again = bias is not None and need_dbias
+    return _attention_products(q, v, k[seq_dim], 3 + again, 2 + again)
 
 
 def _keys_of_packed(k: Shape, offsets_k: Shape) -> int:

@@ -209,8 +209,7 @@ def attending(model: Any, attentions: Iterable[Any]) -> dict[Any, str | None]:
             inside.pop()
 
     def operator_call(*args: Any, **kwargs: Any) -> Any:
-        if inside:
-            found[inside[-1]] = None
+        found.update(dict.fromkeys(inside))
         return operator(*args, **kwargs)
 
     keras.layers.Layer.__call__, fo.attention = call, operator_call

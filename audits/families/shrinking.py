@@ -59,7 +59,7 @@ _SIZES = (
      FEEDFORWARD),
     (r"query_pre_attn_scalar", HEAD_DIM),
     (r".*(hidden_size|hidden_dim|d_model|model_dim|n_embd|d_embed|embed_dim|emb_dim|embedding_(size|dim))", HIDDEN),
-    (r".*projection_(dim|size)|lru_width|word_embed_proj_dim|hidden_size_global", HIDDEN),
+    (r".*projection_(dim|size)|d_latents|lru_width|word_embed_proj_dim|hidden_size_global", HIDDEN),
     (r"sliding_window.*|attention_window|chunk_size|mamba_chunk_size|local_attention|attention_chunk_size", 8),
     (r"num_queries|num_query_tokens|.*num_latents|mm_tokens_per_image", 16),
 )  # fmt: skip

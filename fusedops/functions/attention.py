@@ -27,14 +27,15 @@ def attention(
     alibi: Tensor | None = None,
     sinks: Tensor | None = None,
     query_offset: Tensor | int | None = None,
+    bias: Tensor | None = None,
     **others: Refused,
 ) -> Any:
     """softmax(scale · q kᵀ, masked) v, for each head of each sequence.
 
     The scores are computed tile by tile and never stored, in the backward as well, which computes them again: memory
     grows with the number of positions, not with its square. Query i stands beside key i + S - T: the last query beside
-    the last key. `query_offset` replaces S - T. A query sees the keys that all of `causal`, `window`, `lengths` and
-    `mask` leave it; if they leave none, its result is zeros, with zero gradient.
+    the last key. `query_offset` replaces S - T. A query sees the keys that all of `causal`, `window`, `lengths`, `mask`
+    and `bias` leave it; if they leave none, its result is zeros, with zero gradient.
 
     Slices of a packed tensor and transposed heads are read in place: nothing is copied. Keys at or behind `lengths` are
     never read. The other keys and values must be finite even where they are masked, since zero times infinity or NaN is
@@ -65,6 +66,8 @@ def attention(
         query_offset: int32 or int64, of q's leading dimensions, such as [B], or one integer: the position of the first
             query among the keys, from 0 to S. It replaces S - T in `causal`, `window` and `alibi`. With `lengths`, a
             part of a prompt or the next tokens attend to a cache that is not full.
+        bias: q's dtype or float32, broadcastable to [..., H, T, S] in either layout: added to the scores, after
+            `softcap`. A key whose bias is -inf is masked.
 
     Returns:
         A tensor of q's dtype and layout, contiguous, with Dv features. 16-bit inputs are summed in float32; on a GPU
@@ -78,7 +81,9 @@ def attention(
         With p the probabilities, d = dy vᵀ and ds = p · (d - Σ dy·y): dv = pᵀ dy, dq = scale · ds k and
         dk = scale · dsᵀ q; a soft cap makes ds · (1 - tanh²(s / c)) of ds. Dropout, drawn again, is applied to
         p in dv, and to d in ds. The gradient of the log-sum-exp is added to d. The gradient of a sink is the sum of
-        -exp(sink - lse) · Σ dy·y over the rows of its head. The order of all sums follows from the shapes alone.
+        -exp(sink - lse) · Σ dy·y over the rows of its head. That of a bias is the sum of ds, without the factor of a
+        soft cap, over the dimensions that it lacks; it computes the scores once more, and stores none. The order of
+        all sums follows from the shapes alone.
         Double backward and forward mode take the plain formula, and memory for all T × S scores.
 
     Raises:
@@ -115,6 +120,7 @@ def attention(
         alibi=alibi,
         sinks=sinks,
         query_offset=query_offset is not None,
+        bias=bias,
     )
     if ring is not None:
         return ring(q, k, v, causal=causal, scale=scale, window=window, softcap=softcap, seq_dim=seq_dim)
@@ -129,7 +135,7 @@ def attention(
         "dropout": rate,
     }
     offsets = integers_of("attention", "query_offset", query_offset, q)
-    inputs = (q, k, v, mask, lengths, seeds, offsets, alibi, sinks)
+    inputs = (q, k, v, mask, lengths, seeds, offsets, alibi, sinks, bias)
     if not return_lse:
         y, _ = ops.attention(*inputs, **options)
         return y

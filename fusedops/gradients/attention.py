@@ -22,11 +22,17 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
 _SAVED = ("dy", "q", "k", "v", "dlse", "alibi", "sinks")
 
 
-@gradient("attention_backward", saves=(*_SAVED, "mask", "lengths", "seed", "query_offset"))
+@gradient("attention_backward", saves=(*_SAVED, "bias", "mask", "lengths", "seed", "query_offset"))
 def _attention_backward(
-    f: Any, c: Any, gdq: Tensor | None, gdk: Tensor | None, gdv: Tensor | None, gdsinks: Tensor | None
+    f: Any,
+    c: Any,
+    gdq: Tensor | None,
+    gdk: Tensor | None,
+    gdv: Tensor | None,
+    gdsinks: Tensor | None,
+    gdbias: Tensor | None,
 ) -> Mapping[str, Any]:
-    return second_derivative(f, c, _attention, _UPSTREAM, q=gdq, k=gdk, v=gdv, sinks=gdsinks)
+    return second_derivative(f, c, _attention, _UPSTREAM, q=gdq, k=gdk, v=gdv, sinks=gdsinks, bias=gdbias)
 
 
 @gradient("attention_varlen_backward", saves=(*_SAVED, "offsets_q", "offsets_k"))
@@ -36,7 +42,9 @@ def _attention_varlen_backward(
     return second_derivative(f, c, _attention_varlen, _UPSTREAM, q=gdq, k=gdk, v=gdv, sinks=gdsinks)
 
 
-def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+def _attention(
+    f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
     heads_first = c.seq_dim == -2
     if not heads_first:
         q, k, v = map(f.exchange_heads, (q, k, v))
@@ -49,6 +57,9 @@ def _attention(f: Any, c: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | 
         masks.append(f.columns(scores) < lengths)
     if c.mask is not None:
         masks.append(c.mask)
+    if bias is not None:
+        scores = scores + bias
+        masks.append(f.unequal(bias, float("-inf")))
     p, lse = _softmax(f, scores, masks, sinks)
     if c.seed is not None:
         p = f.dropout(p, c.seed, rate=c.dropout)

@@ -37,6 +37,13 @@ def linear_bias(alibi: Array, diagonal: Array, keys: int) -> Array:
     return -alibi[:, None, None] * np.abs(diagonal - np.arange(keys)).astype(alibi.dtype)
 
 
+def summed_to(shape: tuple[int, ...], x: Array) -> Array:
+    """The sum of x over the dimensions along which a tensor of this shape is broadcast to it."""
+    missing = x.ndim - len(shape)
+    along = tuple(i for i, size in enumerate((*[1] * missing, *shape)) if size == 1)
+    return x.sum(along, keepdims=True).reshape(shape)
+
+
 def folded(x: Array, times: int, key_heads: int) -> Array:
     """The sum over the heads [..., H, S, D] that share a key head."""
     *leading, _, positions, features = x.shape
@@ -47,7 +54,8 @@ def folded(x: Array, times: int, key_heads: int) -> Array:
 
 class Plain:
     """Arguments: q [..., H, T, D], k [..., Hk, S, D] and v [..., Hk, S, Dv]; `visible` broadcasts to [..., H, T, S].
-    `factors`: the dropout factors [..., H, T, S]. `bias`: added to the scores. `sinks`: [H]."""
+    `factors`: the dropout factors [..., H, T, S]. `sinks`: [H]. `bias` and `slopes`, the term of ALiBi, are added to
+    the scores; only the bias has a gradient."""
 
     def __init__(
         self,
@@ -58,10 +66,11 @@ class Plain:
         scale: float | None,
         softcap: float,
         factors: Array | float = 1.0,
-        bias: Array | None = None,
+        slopes: Array | None = None,
         sinks: Array | None = None,
+        bias: Array | None = None,
     ) -> None:
-        self.factors, self.sinks = factors, sinks
+        self.factors, self.sinks, self.bias = factors, sinks, bias
         dtype, self.key_heads = q.dtype.type, k.shape[-3]
         self.times = q.shape[-3] // max(k.shape[-3], 1)
         self.q, self.k, self.v = q, *(np.repeat(x, self.times, -3) for x in (k, v))
@@ -77,9 +86,13 @@ class Plain:
                 t = np.tanh(scores / dtype(softcap))
                 scores, self.slope = dtype(softcap) * t, 1 - t * t
                 errors = self.slope * errors + 10 * np.abs(scores)
+            for term in (slopes, bias):
+                if term is not None:
+                    scores = scores + term
+                    errors = errors + 4 * np.abs(term) + np.abs(scores)
             if bias is not None:
-                scores = scores + bias
-                errors = errors + 4 * np.abs(bias) + np.abs(scores)
+                visible = visible & (bias != -np.inf)
+            self.visible = visible
             scores = np.where(visible, scores, -np.inf).astype(dtype)
             largest = scores.max(-1, keepdims=True, initial=-np.inf)
             sink = None if sinks is None else sinks[:, None, None]
@@ -127,15 +140,15 @@ class Plain:
         leaves only small probabilities in a row."""
         return np.where(self.size > 0, np.finfo(np.float16).smallest_normal, 0)
 
-    def gradients(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
+    def gradients(self, dy: Array, dlse: Array | float = 0.0) -> dict[str, Array]:
         with np.errstate(all="ignore"):
             dp = (dy @ np.swapaxes(self.v, -1, -2)) * self.factors
             delta = np.sum(dy * self.value(), -1, keepdims=True) - column(dlse)
-            ds = self.p * (dp - delta) * self.slope
-            products = self._products(self.scale, ds, self.p * self.factors, self.q, self.k, dy)
-            return products if self.sinks is None else (*products, self._of_sinks(-self.p_sink * delta))
+            ds = np.where(self.visible, self.p * (dp - delta), 0)
+            products = self._products(self.scale, ds * self.slope, self.p * self.factors, self.q, self.k, dy)
+            return products | self._of_terms(ds, -self.p_sink * delta)
 
-    def gradient_magnitude(self, dy: Array, dlse: Array | float = 0.0) -> tuple[Array, ...]:
+    def gradient_magnitude(self, dy: Array, dlse: Array | float = 0.0) -> dict[str, Array]:
         with np.errstate(all="ignore"):
             dy, size = np.abs(dy), self.size * (1 + self.errors_again / FEW)
             dp = (dy @ np.swapaxes(np.abs(self.v), -1, -2)) * self.factors
@@ -145,18 +158,23 @@ class Plain:
             products = self._products(
                 np.abs(self.scale), ds, (size + tiny) * self.factors, *map(np.abs, (self.q, self.k)), dy
             )
-            if self.sinks is None:
-                return products
-            return *products, self._of_sinks(self.p_sink * (1 + self.errors_of_sink / FEW) * delta)
+            of_sinks = 0 if self.sinks is None else self.p_sink * (1 + self.errors_of_sink / FEW) * delta
+            return products | self._of_terms(ds, of_sinks)
+
+    def _of_terms(self, ds: Array, of_rows: Array) -> dict[str, Array]:
+        """The gradients of the sinks and of the bias that are given, from those of rows and of scores."""
+        sinks = {} if self.sinks is None else {"sinks": self._of_sinks(of_rows)}
+        return sinks if self.bias is None else {**sinks, "bias": summed_to(self.bias.shape, ds)}
 
     def _of_sinks(self, of_rows: Array) -> Array:
         """The sums of [..., H, T, 1] over the rows of each head."""
         heads = of_rows.shape[-3]
         return np.moveaxis(of_rows, -3, 0).reshape(heads, -1).sum(-1)
 
-    def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> tuple[Array, ...]:
-        of_keys = (scale * (np.swapaxes(ds, -1, -2) @ q), np.swapaxes(p, -1, -2) @ dy)
-        return scale * (ds @ k), *(folded(x, self.times, self.key_heads) for x in of_keys)
+    def _products(self, scale: Array, ds: Array, p: Array, q: Array, k: Array, dy: Array) -> dict[str, Array]:
+        of_keys = {"k": scale * (np.swapaxes(ds, -1, -2) @ q), "v": np.swapaxes(p, -1, -2) @ dy}
+        shared = {name: folded(x, self.times, self.key_heads) for name, x in of_keys.items()}
+        return {"q": scale * (ds @ k), **shared}
 
 
 def column(x: Array | float) -> Array:
@@ -168,10 +186,12 @@ def finite(x: Array) -> Array:
     return np.where(np.isfinite(x), x, 0)
 
 
-def roundings(queries: int, keys: int, times: int, features: int, rows: int) -> dict[str, float]:
+def roundings(
+    queries: int, keys: int, times: int, features: int, rows: int, sharing_scores: int = 1
+) -> dict[str, float]:
     """Roundings of the output and the gradients; `times`: the number of query heads per key head, `rows`: that of all
-    queries of a head. Scores are summed over features, outputs over keys, gradients of keys over the queries that see
-    them, gradients of sinks over all rows."""
+    queries of a head, `sharing_scores`: the scores that share an element of the bias. Scores are summed over features,
+    outputs over keys, gradients of keys over the queries that see them, gradients of sinks over all rows."""
     y = FEW + any_order(keys)
     ds = y + any_order(features)
     of_keys = any_order(queries * max(times, 1))
@@ -183,8 +203,9 @@ def roundings(queries: int, keys: int, times: int, features: int, rows: int) -> 
         "dk": ds + of_keys,
         "dv": y + of_keys,
         "dsinks": of_sinks,
+        "dbias": ds + any_order(sharing_scores),
     }
 
 
 # A GPU multiplies probabilities and their gradients as 16-bit numbers, and the backward reads the rounded y.
-STORAGE = {"y": 1, "dq": 2, "dk": 2, "dv": 1, "dsinks": 2}
+STORAGE = {"y": 1, "dq": 2, "dk": 2, "dv": 1, "dsinks": 2, "dbias": 2}

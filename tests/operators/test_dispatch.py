@@ -68,6 +68,7 @@ class Attention(Problem):
     dropout: int = 0
     softcap: int = 0
     alibi: int = 0
+    bias: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,11 @@ ATTENTIONS = [
     (Attention(HALF, 0, 128, 128, alibi=1), "sm90 with ALiBi", "sm80 with dropout or bias"),
     (Attention(HALF, 1, 128, 128, features=256, alibi=1), "sm90 with ALiBi", "sm80 with dropout or bias"),
     (Attention(HALF, 1, 128, 128, mask=1, alibi=1), "sm90 with mask or dropout", "sm80 with dropout or bias"),
+    (Attention("float32", 1, 128, 128, bias=1), *2 * ("simt with dropout or bias",)),
+    (Attention(HALF, 0, 1, 4096, bias=1), "sm80 split-KV", "sm80 split-KV"),
+    (Attention(HALF, 0, 128, 128, mask=1, alibi=1, bias=1), "sm90 with bias", "sm80 with dropout or bias"),
+    (Attention(HALF, 1, 128, 128, features=128, bias=1), "sm90 with bias", "sm80 with dropout or bias"),
+    (Attention(HALF, 1, 128, 128, features=256, bias=1), *2 * ("sm80 with dropout or bias",)),
     (Attention(HALF, 0, 128, 128, softcap=30), "sm80", "sm80"),
     (Attention(HALF, 0, 128, 128, features=65), "sm80", "sm80"),
     (Attention(HALF, 1, 128, 128, features=256), "sm90", "sm80"),
@@ -267,7 +273,8 @@ for p, *_ in ATTENTIONS:
     q, k, v = rows(p.queries, 2 * p.group), rows(p.keys, 2), rows(p.keys, 2)
     alibi = torch.ones(q.shape[2], device="cuda") if p.alibi else None
     options = {"dropout": 0.5 * p.dropout, "softcap": float(p.softcap), "seed": (1, 2)}
-    y = fo.attention(q, k, v, mask=mask, alibi=alibi, **options)
+    bias = torch.ones(p.queries, p.keys, device="cuda") if p.bias else None
+    y = fo.attention(q, k, v, mask=mask, alibi=alibi, bias=bias, **options)
     if p.backward:
         y.backward(torch.zeros_like(y))
 """

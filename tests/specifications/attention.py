@@ -9,7 +9,7 @@ class Attention(Specification):
     name = "attention"
     signature = (
         "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, "
-        "dropout=0.0, seed=None, seq_dim=-3, return_lse=False, alibi=None, sinks=None, query_offset=None)"
+        "dropout=0.0, seed=None, seq_dim=-3, return_lse=False, alibi=None, sinks=None, query_offset=None, bias=None)"
     )
     not_differentiable = ("alibi",)
     least_rank = 1
@@ -83,6 +83,7 @@ class Attention(Specification):
         yield call(random, "splits-together", queries=3, features_v=5, **together, **splits)
         yield from self.with_dropout(random)
         yield from self.with_terms(random)
+        yield from self.with_bias(random)
         large = call(random, "large", queries=4, keys=33)
         yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
 
@@ -121,6 +122,35 @@ class Attention(Specification):
         yield call(random, "terms-mask", alibi=True, sinks=True, mask=(2, 1, 140, 160), dropout=0.5, **shape)
         yield call(random, "terms-window", alibi=True, sinks=True, window=30, softcap=3.0, **shape)
 
+    def with_bias(self, random):
+        """Every way to broadcast, and every other option. Some keys are hidden by minus infinity, in some rows all.
+        Without sinks the gradient is zero where the bias is the same for all keys."""
+        shape = {"heads": (4, 2), "queries": 5, "keys": 7}
+        mask = {"mask": (2, 1, 5, 7), "causal": True}
+        rest = {"sinks": True, "lengths": np.array([7, 3]), "window": 4, "scale": -0.5, "seq_dim": -2}
+        ways = {
+            (2, 4, 5, 7): {"sinks": True, "softcap": 2.0, "alibi": True},
+            (4, 5, 7): {"query_offset": np.array([2, 0]), "dropout": 0.5, **mask},
+            (2, 1, 1, 7): rest,
+            (2, 1, 5, 1): {"sinks": True, "softcap": 2.0, **mask},
+            (1, 4, 1, 1): {"sinks": True, "dropout": 0.25},
+            (7,): {"alibi": True, "causal": True, "window": 2},
+            (): rest,
+        }
+        for way, options in ways.items():
+            name = f"bias-{'x'.join(map(str, way)) or 'scalar'}"
+            yield call(random, name, bias=random_bias(random, way), **shape, **options)
+        hidden = random_bias(random, (4, 5, 7))
+        hidden[random.random(size=hidden.shape) < 0.3] = hidden[0, 2:] = hidden[3] = -np.inf
+        yield call(random, "bias-hides", bias=hidden, **shape)
+        yield call(random, "bias-hides-together", bias=hidden, sinks=True, softcap=2.0, **mask, **shape)
+        yield call(random, "bias-rank-5", leading=(2, 3), bias=random_bias(random, (3, 1, 5, 7)), **shape)
+        yield call(random, "bias-of-few", heads=(8, 2), queries=1, keys=300, bias=random_bias(random, (8, 1, 300)))
+        for features, way in ((64, (2, 140, 150)), (128, (140, 1)), (256, (1, 150))):  # the tiles of kernels
+            shape = {"heads": (2, 1), "queries": 140, "keys": 150, "features": features, "features_v": features}
+            options = {"bias": random_bias(random, way), "sinks": True, "causal": features == 64}
+            yield call(random, f"bias-tiles-{features}", **options, **shape)
+
     def low_curvature_sample(self, random):
         return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})
 
@@ -139,6 +169,7 @@ class Attention(Specification):
         mask = tuple(pick(random, 1, size) for size in full[pick(random, *range(len(full) + 1)) :])
         extra = {
             "mask": pick(random, None, mask),
+            "bias": pick(random, None, random_bias(random, mask)),
             "lengths": pick(random, None, random.integers(keys + 1, size=leading)),
             "dropout": pick(random, 0.0, 0.0, 0.5),
             "alibi": pick(random, False, True),
@@ -158,6 +189,8 @@ class Attention(Specification):
             one = np.ones_like(a)
             yield Sample({"q": rows(a), "k": rows(b, one), "v": rows(one, 2 * one)}, options)
             yield Sample({"q": rows(one), "k": rows(a, b), "v": rows(one, 2 * one)}, options)
+            scores = np.stack([a, b], -1)[:, None, None]
+            yield Sample({"q": rows(one), "k": rows(one, one), "v": rows(one, 2 * one), "bias": scores}, options)
             x, y = without_overflow(a, b)
             one = np.ones_like(x)
             yield Sample({"q": rows(one), "k": rows(one, one), "v": rows(x, y)}, options)
@@ -176,14 +209,14 @@ class Attention(Specification):
 
     @staticmethod
     def named(found, inputs):
-        of_sinks = {"sinks": found[3]} if len(found) > 3 else {}
-        return {name: arranged(x, **inputs) for name, x in zip("qkv", found, strict=False)} | of_sinks
+        return found | {name: arranged(found[name], **inputs) for name in "qkv"}
 
     def roundings(self, **inputs):
         q, k, v = (arranged(inputs[name], **inputs) for name in "qkv")
         times = q.shape[-3] // max(k.shape[-3], 1)
         rows = q.shape[-2] * int(np.prod(q.shape[:-3]))
-        return roundings(q.shape[-2], k.shape[-2], times, v.shape[-1], rows)
+        scores, bias = rows * q.shape[-3] * k.shape[-2], np.size(inputs.get("bias", 0.0))
+        return roundings(q.shape[-2], k.shape[-2], times, v.shape[-1], rows, scores // max(bias, 1))
 
     def storage_roundings(self, **inputs):
         return STORAGE
@@ -246,7 +279,9 @@ class Attention(Specification):
                 "seed": (1, 0.5),
                 "dropout": 0.5,
             },
-            "mask must be bool; got float32: True marks what is visible": {"mask": "float32[5, 5]"},
+            "mask must be bool; got float32: True marks what is visible; a bias is added to the scores": {
+                "mask": "float32[5, 5]"
+            },
             "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": {
                 "mask": "bool[2, 5, 5]"
             },
@@ -260,6 +295,11 @@ class Attention(Specification):
             "alibi must have q's dtype, float32; got int32": {"alibi": "int32[4]"},
             "sinks must have shape [4], one number for each head of q; got [4, 1]": {"sinks": "float32[4, 1]"},
             "sinks must have q's dtype, float32; got float16": {"sinks": "float16[4]"},
+            "bias must have q's dtype, float32; got bool": {"bias": "bool[5, 5]"},
+            "bias must have q's dtype, float32; got float16": {"bias": "float16[5, 5]"},
+            "bias must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": {
+                "bias": "float32[2, 5, 5]"
+            },
             "query_offset must be int32 or int64; got float32": {"query_offset": "float32[2]"},
             "query_offset must have shape [2], q's dimensions before its last three; got [3]": {
                 "query_offset": "int32[3]"
@@ -285,6 +325,7 @@ def call(
     alibi=False,
     sinks=False,
     query_offset=None,
+    bias=None,
     **options,
 ):
     def tensor(positions, heads, features):
@@ -308,7 +349,13 @@ def call(
         inputs["sinks"] = random.normal(size=heads[0])
     if query_offset is not None:
         inputs["query_offset"] = np.asarray(query_offset)
+    if bias is not None:
+        inputs["bias"] = bias
     return Sample(inputs, options, name)
+
+
+def random_bias(random, shape):
+    return np.asarray(random.normal(size=shape))
 
 
 def only(options, offset):
@@ -353,17 +400,18 @@ def plain(
     alibi=None,
     sinks=None,
     query_offset=None,
+    bias=None,
 ):
     q, k, v = (arranged(x, seq_dim) for x in (q, k, v))
     diagonal, keys = beside(q.shape[-2], k.shape[-2], query_offset), k.shape[-2]
     visible = seen(diagonal, keys, causal, window)
-    bias = None if alibi is None else linear_bias(alibi, diagonal, keys)
+    slopes = None if alibi is None else linear_bias(alibi, diagonal, keys)
     if lengths is not None:
         visible = visible & (np.arange(k.shape[-2]) < np.asarray(lengths)[..., None, None, None])
     if mask is not None:
         visible = visible & mask
     factors = dropped(np.ones((*q.shape[:-1], k.shape[-2]), q.dtype), dropout, seed) if dropout else 1.0
-    return Plain(q, k, v, visible, scale, softcap, factors, bias, sinks)
+    return Plain(q, k, v, visible, scale, softcap, factors, slopes, sinks, bias)
 
 
 SPECIFICATION = Attention()

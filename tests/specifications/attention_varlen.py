@@ -150,9 +150,9 @@ def sequences(
         parts = ((q[rows], queries), (k[of_keys], keys), (v[of_keys], keys))
         heads_first = (np.swapaxes(x.reshape(len(sizes[b]), size, *x.shape[1:]), 1, 2) for x, size in parts)
         diagonal = beside(queries, keys)
-        bias = None if alibi is None else linear_bias(alibi, diagonal, keys)
+        slopes = None if alibi is None else linear_bias(alibi, diagonal, keys)
         visible = seen(diagonal, keys, causal, window)
-        yield rows, Plain(*heads_first, visible, scale, softcap, bias=bias, sinks=sinks)
+        yield rows, Plain(*heads_first, visible, scale, softcap, slopes=slopes, sinks=sinks)
 
 
 def joined(parts, like, v):
@@ -176,11 +176,11 @@ def pulled_back(method, upstream, inputs):
         of_y = np.swapaxes(dy[rows].reshape(batch, queries, heads, dy.shape[-1]), 1, 2)
         of_log = (np.swapaxes(x[:, rows].reshape(heads, batch, queries), 0, 1) for x in dlse)
         found.append(method(plain, of_y, *of_log))
-    gradients = {
-        name: joined([gradients[i] for gradients in found], inputs[name], inputs[name]) for i, name in enumerate("qkv")
-    }
+    gradients = {name: joined([gradients[name] for gradients in found], inputs[name], inputs[name]) for name in "qkv"}
     sinks = inputs.get("sinks")
-    return gradients if sinks is None else {**gradients, "sinks": sum((x[3] for x in found), np.zeros_like(sinks))}
+    return (
+        gradients if sinks is None else {**gradients, "sinks": sum((x["sinks"] for x in found), np.zeros_like(sinks))}
+    )
 
 
 SPECIFICATION = AttentionVarlen()

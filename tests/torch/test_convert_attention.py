@@ -342,10 +342,6 @@ def test_dropout_in_training(torch, fo, build, implementation, monkeypatch):
 
 
 SKIPPED = {
-    "2 DeepseekV32Attention, sdpa: transformers has no flash attention for DeepseekV32ForCausalLM, nor short masks": (
-        "deepseek_v32",
-        {},
-    ),
     "2 LlamaAttention, eager: its config asks for the weights of the attention": (
         "llama",
         {"attn_implementation": "eager", "output_attentions": True},
@@ -355,7 +351,6 @@ SKIPPED = {
         {"attn_implementation": "flex_attention"},
     ),
     "2 LlamaAttention, sdpa: its heads have 264 features; the kernel takes up to 256": ("llama", {"head_dim": 264}),
-    "4 PegasusXAttention, eager: it leaves it to its mask whether it is causal": ("pegasus_x", {}),
     "2 Gemma4TextAttention, sdpa: the code of Gemma4TextModel asks for its name": ("gemma4_text", {}),
 }
 
@@ -393,6 +388,59 @@ def test_sinks(torch, build, side):
     assert model.config._attn_implementation == "fusedops_eager" and sinks
     for got, expected in zip(results(), plain, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "implementation"), [("t5", "sdpa"), ("t5", "eager"), ("llama4_text", "sdpa")])
+def test_models_with_full_masks(torch, build, name, implementation):
+    """The logits and gradients of transformers' own attention: those of its bias, too."""
+    from fusedops.torch.conversion.hf import implementation as attentions
+
+    model = build(name, attn_implementation=implementation).double()
+    inputs = tokens(torch, model.device, "right")
+    inputs |= {"decoder_input_ids": inputs["input_ids"]} if name == "t5" else {}
+    weights = [
+        weight
+        for key, weight in model.named_parameters()
+        if "bias" in key or key.endswith(("q.weight", "q_proj.weight"))
+    ]
+
+    def results():
+        logits = model(**inputs).logits[inputs["attention_mask"].bool()]
+        return logits, *torch.autograd.grad(logits.square().sum(), weights)
+
+    plain = results()
+    attentions.convert([*model.modules()])
+    assert model.config._attn_implementation.endswith("_full_masks") and weights
+    for got, expected in zip(results(), plain, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "compiles"), [("llama", False), ("llama", True), ("mistral", False)])
+def test_chunks_in_a_static_cache(torch, fo, build, monkeypatch, name, compiles):
+    """The logits of transformers' own attention, without a mask of all pairs of positions."""
+    from transformers import StaticCache
+
+    model = build(name, **({} if name == "llama" else {"sliding_window": 2 * LENGTH}))
+    ids = tokens(torch, model.device)["input_ids"]
+
+    def logits(run):
+        cache = StaticCache(config=model.config, max_cache_len=LENGTH + 3)
+        with torch.no_grad():
+            return torch.cat([run(each, past_key_values=cache).logits for each in ids.split([5, 4, 1, 3], 1)], 1)
+
+    masks, attention = [], fo.attention
+
+    def recording(*inputs, **options):
+        masks.append(options["mask"])
+        return attention(*inputs, **options)
+
+    plain = logits(model)
+    converted(fo, model)
+    monkeypatch.setattr(fo, "attention", recording)
+    torch.compiler.reset()  # compilations of other cases count against the limit, too
+    got = logits(torch.compile(model, backend="eager") if compiles else model)
+    torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-5)
+    assert masks and all(mask is None or mask.shape[-2] == 1 for mask in masks)
 
 
 def test_revert_restores_the_name(torch_cpu, fo, build, capsys, tmp_path):

@@ -13,10 +13,10 @@ namespace {
 
 struct Indices {
   std::string_view name;
-  int q, k, v, seed, mask, lengths, query_offset, offsets_q, offsets_k, alibi, sinks;
+  int q, k, v, seed, mask, lengths, query_offset, offsets_q, offsets_k, alibi, sinks, bias;
   int dy, y_input, lse_input, dlse;  // inputs of the backward
-  int y, lse, dq, dk, dv, dsinks;
-  AttributeIndex<bool> causal, need_dsinks;
+  int y, lse, dq, dk, dv, dsinks, dbias;
+  AttributeIndex<bool> causal, need_dsinks, need_dbias;
   AttributeIndex<std::vector<double>> scale;
   AttributeIndex<int64_t> window, seq_dim;
   AttributeIndex<double> softcap, dropout;
@@ -34,6 +34,7 @@ struct Indices {
         offsets_k(find_input(op, "offsets_k")),
         alibi(find_input(op, "alibi")),
         sinks(find_input(op, "sinks")),
+        bias(find_input(op, "bias")),
         dy(find_input(op, "dy")),
         y_input(find_input(op, "y")),
         lse_input(find_input(op, "lse")),
@@ -44,18 +45,21 @@ struct Indices {
         dk(find_output(op, "dk")),
         dv(find_output(op, "dv")),
         dsinks(find_output(op, "dsinks")),
+        dbias(find_output(op, "dbias")),
         causal(attribute_of<bool>(op, "causal")),
         need_dsinks(find_attribute<bool>(op, "need_dsinks")),
+        need_dbias(find_attribute<bool>(op, "need_dbias")),
         scale(attribute_of<std::vector<double>>(op, "scale")),
         window(attribute_of<int64_t>(op, "window")),
         seq_dim(find_attribute<int64_t>(op, "seq_dim")),
         softcap(attribute_of<double>(op, "softcap")),
         dropout(find_attribute<double>(op, "dropout")) {
-    has_only(
-        op,
-        {q, k, v, seed, mask, lengths, query_offset, offsets_q, offsets_k, alibi, sinks, dy, y_input, lse_input, dlse},
-        {y, lse, dq, dk, dv, dsinks},
-        {causal.index, need_dsinks.index, scale.index, window.index, seq_dim.index, softcap.index, dropout.index});
+    has_only(op,
+             {q, k, v, seed, mask, lengths, query_offset, offsets_q, offsets_k, alibi, sinks, bias, dy, y_input,
+              lse_input, dlse},
+             {y, lse, dq, dk, dv, dsinks, dbias},
+             {causal.index, need_dsinks.index, need_dbias.index, scale.index, window.index, seq_dim.index,
+              softcap.index, dropout.index});
   }
 
   bool packed() const { return offsets_q != kAbsent; }
@@ -91,6 +95,7 @@ class AttentionRule {
     rule_.outputs[at_.dk] = k_;
     rule_.outputs[at_.dv] = v_;
     rule_.outputs[at_.dsinks] = rule_.gradient(at_.sinks, rule_.attributes[at_.need_dsinks], at_.q);
+    if (!at_.packed()) rule_.outputs[at_.dbias] = rule_.gradient(at_.bias, rule_.attributes[at_.need_dbias], at_.q);
     return {};
   }
 
@@ -109,6 +114,7 @@ class AttentionRule {
     if (at_.packed()) return check_offsets();
     FUSEDOPS_TRY(check_dropout(rule_, at_.seed, at_.dropout));
     FUSEDOPS_TRY(check_mask());
+    FUSEDOPS_TRY(check_bias());
     FUSEDOPS_TRY(check_per_sequence(at_.lengths));
     return check_per_sequence(at_.query_offset);
   }
@@ -187,28 +193,34 @@ class AttentionRule {
     return count <= 1 ? Status() : must_be(rule_, "scale", "one number or none", std::to_string(count) + " numbers");
   }
 
-  Status check_mask() {
-    const Shape& mask = rule_.inputs[at_.mask];
-    if (!mask.present) return {};
+  Status check_mask() const {
+    if (!rule_.inputs[at_.mask].present) return {};
     FUSEDOPS_TRY(check_mask_dtype(rule_, at_.mask));
-    if (!mask.ranked || !q_.ranked || !k_.ranked) return {};
+    return check_broadcast_to_scores(at_.mask);
+  }
+
+  Status check_bias() const {
+    if (!rule_.inputs[at_.bias].present) return {};
+    FUSEDOPS_TRY(check_term_dtype(at_.bias));
+    return check_broadcast_to_scores(at_.bias);
+  }
+
+  Status check_broadcast_to_scores(int input) const {
+    if (!q_.ranked || !k_.ranked) return {};
     Shape scores = lse_shape();
-    scores.dims[scores.rank++] = positions(k_);
-    bool fits = mask.rank <= scores.rank;
-    for (int i = 1; fits && i <= mask.rank; ++i) {
-      const Dim size = mask.dims[mask.rank - i], of_scores = scores.dims[scores.rank - i];
-      fits = size == 1 || size == of_scores || size < 0 ||
-             of_scores < 0;  // unknown dimensions are checked once they are known
-    }
-    if (fits) return {};
-    return rule_.must(at_.mask, "be broadcastable to " + rule_.show(scores) + ", the heads, queries and keys",
-                      rule_.show(mask));
+    scores.dims[scores.rank++] = k_.dims[k_.rank + positions_];
+    return check_broadcast(rule_, input, scores, rule_.show(scores) + ", the heads, queries and keys");
+  }
+
+  // q's dtype, or float32 beside 16 bits.
+  Status check_term_dtype(int input) const {
+    return q_.dtype == DType::f32 ? rule_.same_dtype(input, at_.q) : rule_.same_dtype_or_f32(input, at_.q);
   }
 
   Status check_per_head(int input) {
     Shape& numbers = rule_.inputs[input];
     if (!numbers.present) return {};
-    FUSEDOPS_TRY(q_.dtype == DType::f32 ? rule_.same_dtype(input, at_.q) : rule_.same_dtype_or_f32(input, at_.q));
+    FUSEDOPS_TRY(check_term_dtype(input));
     if (!numbers.ranked) return {};
     if (numbers.rank == 1 && (!q_.ranked || rule_.same(heads(q_), numbers.dims[0]))) return {};
     const std::string expected = q_.ranked ? rule_.show(heads(q_)) : "?";
@@ -299,13 +311,15 @@ HeadRows lse_rows(void* data, int64_t heads, int64_t queries, bool packed) {
   return {data, packed ? 0 : heads * queries, 1, queries};
 }
 
-BroadcastMask mask_of(const View& mask, const View& q, int64_t heads, int64_t queries, int64_t keys) {
+// A mask or a bias, whose rows are those of the scores.
+template <class Broadcast>
+Broadcast broadcast_to_scores(const View& tensor, const View& q, const Attention& a) {
   int64_t sizes[kMaxRank];
   std::copy_n(q.sizes, q.rank - 3, sizes);
-  sizes[q.rank - 3] = heads, sizes[q.rank - 2] = queries, sizes[q.rank - 1] = keys;
+  sizes[q.rank - 3] = a.heads, sizes[q.rank - 2] = a.queries, sizes[q.rank - 1] = a.keys;
   View scores;
   scores.rank = q.rank, scores.sizes = sizes;
-  return BroadcastMask(mask, scores);
+  return Broadcast(tensor, scores);
 }
 
 // Replaces an absent upstream gradient by zeros at the start of the workspace.
@@ -363,7 +377,12 @@ Attention Attention::of(const Call& call) {
 
   if (const View* mask = given(at.mask)) {
     a.has_mask = true;
-    a.mask = mask_of(*mask, q, a.heads, a.queries, a.keys);
+    a.mask = broadcast_to_scores<BroadcastMask>(*mask, q, a);
+  }
+  if (const View* bias = given(at.bias)) {
+    a.bias = broadcast_to_scores<BroadcastBias>(*bias, q, a);
+    a.bias_row = a.queries > 1 ? a.bias.place(1) - a.bias.place(0) : 0;
+    if (call.attributes.or_zero(at.need_dbias)) a.dbias = call.outputs[at.dbias].data;
   }
   const auto per_sequence = [&](int input) {
     const View* view = given(input);
@@ -384,10 +403,10 @@ namespace {
 
 // `dlse`: the name of the gradient of lse, or null if lse is only saved.
 Step attention_step(const char* dlse) {
-  return {
-      .op = "attention_backward",
-      .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed", dlse, "query_offset", "alibi", "sinks"},
-      .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"sinks", "dsinks"}}};
+  return {.op = "attention_backward",
+          .inputs = {"dy", "q", "k", "v", "y", "lse", "mask", "lengths", "seed", dlse, "query_offset", "alibi", "sinks",
+                     "bias"},
+          .gradients = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}, {"sinks", "dsinks"}, {"bias", "dbias"}}};
 }
 
 Step varlen_step(const char* dlse) {

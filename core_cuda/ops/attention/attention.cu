@@ -20,6 +20,8 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
     case K::split_kv:
       return attention_split_kv(call, workspace, context);
 #ifdef FUSEDOPS_SM90
+    case K::sm90_bias:
+      return attention_bias_sm90(call, workspace, context);
     case K::sm90_masked:
       return attention_masked_sm90(call, workspace, context);
     case K::sm90_alibi:
@@ -42,6 +44,8 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
     case K::simt:
       return attention_simt_backward(call, workspace, context);
 #ifdef FUSEDOPS_SM90
+    case K::sm90_bias:
+      return attention_bias_sm90_backward(call, workspace, context);
     case K::sm90_masked:
       return attention_masked_sm90_backward(call, workspace, context);
     case K::sm90_alibi:
@@ -74,6 +78,12 @@ Status clear_sinks(const Attention& call, const Context& context) {
 
 Status run(const Call& call, bool is_backward) {
   Attention attention = Attention::of(call);
+  if (attention.dbias && !attention.has_scores()) {
+    FUSEDOPS_TRY(check(
+        cudaMemsetAsync(attention.dbias, 0, attention.bias_bytes(), static_cast<cudaStream_t>(call.context.stream)),
+        "clearing dbias"));
+    attention.dbias = nullptr;
+  }
   if (attention.dy_zeros)
     FUSEDOPS_TRY(
         check(cudaMemsetAsync(call.workspace, 0, attention.dy_zeros, static_cast<cudaStream_t>(call.context.stream)),

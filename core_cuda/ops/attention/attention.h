@@ -6,9 +6,10 @@
 //   dropout replaces p by m * p in y and dv, and d by m * d, with m = 0 or 1 / (1 - rate); lse and ds use p itself
 //   a soft cap c replaces a score s = scale * q k^T by t = c * tanh(s / c); ds gets another factor 1 - (t / c)^2
 //   alibi adds -slope * |d - j| to the score of key j and a query with key d on its diagonal
+//   a bias is added to the scores, after the soft cap; its gradient is the sum of p * (d - delta) over the scores that
+//     share an element
 //   a sink is one more logit in the denominator of each row of a head: lse includes it, and its gradient is the sum
-//   over
-//     rows of -exp(sink - lse) * delta
+//     over rows of -exp(sink - lse) * delta
 //
 // Sources: Dao, "FlashAttention-2: Faster attention with better parallelism and work partitioning", 2023; Press, Smith
 // and Lewis, "Train short, test long: attention with linear biases enables input length extrapolation", 2022; Xiao et
@@ -40,8 +41,8 @@ inline constexpr AttributeList kAttentionOptions{
     kDropoutAttribute};
 
 // The options of a backward, which says what gradients beside those of q, k and v are needed.
-consteval AttributeList with_needs(AttributeList options) {
-  options.add({"need_dsinks", Type::boolean, "true"});
+consteval AttributeList with_needs(AttributeList options, std::initializer_list<const char*> needs) {
+  for (const char* need : needs) options.add({need, Type::boolean, "true"});
   return options;
 }
 
@@ -59,11 +60,12 @@ inline constexpr Signature kAttention{
                kOptionalSeed,
                {"query_offset", Kind::optional},
                optional_parameter("alibi"),
-               optional_parameter("sinks")},
+               optional_parameter("sinks"),
+               optional_parameter("bias")},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kAttentionOptions,
-    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z, ..., h, h -> ...ThE, ...hT", "!seed seq_dim=-3"},
-             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z, ..., h, h -> ...hTE, ...hT", "!seed seq_dim=-2"}},
+    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...ThE, ...hT", "!seed seq_dim=-3"},
+             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...hTE, ...hT", "!seed seq_dim=-2"}},
 };
 
 // The same operator with lse as a differentiable result. It is a separate operator, since the backward of a saved
@@ -96,14 +98,15 @@ inline constexpr Signature kAttentionBackward{
                {"dlse", Kind::optional},
                {"query_offset", Kind::optional},
                optional_parameter("alibi"),
-               optional_parameter("sinks")},
-    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}},
-    .attributes = with_needs(kAttentionOptions),
-    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h -> "
-              "...ThD, ...ShD, ...ShE, h/...",
+               optional_parameter("sinks"),
+               optional_parameter("bias")},
+    .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}, {"dbias", "bias"}},
+    .attributes = with_needs(kAttentionOptions, {"need_dsinks", "need_dbias"}),
+    .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h, ~...hTS -> "
+              "...ThD, ...ShD, ...ShE, h/..., ~...hTS",
               "!seed seq_dim=-3"},
-             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h -> "
-              "...hTD, ...hSD, ...hSE, h/...",
+             {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h, ~...hTS -> "
+              "...hTD, ...hSD, ...hSE, h/..., ~...hTS",
               "!seed seq_dim=-2"}},
 };
 
@@ -146,7 +149,7 @@ inline constexpr Signature kAttentionVarlenBackward{
                optional_parameter("alibi"),
                optional_parameter("sinks")},
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}},
-    .attributes = with_needs(kVarlenOptions),
+    .attributes = with_needs(kVarlenOptions, {"need_dsinks"}),
     .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I, hT, h, h -> ThD, ShD, ShE, h"}},
 };
 
@@ -239,6 +242,11 @@ struct Attention {
     return offsets_q ? head * packed_queries + sequence.first_query + query : (b * heads + head) * queries + query;
   }
 
+  // Place in the bias of the first query of a head; others are bias_row apart.
+  FUSEDOPS_HD int64_t bias_place(int64_t b, int64_t head) const { return bias.place((b * heads + head) * queries); }
+
+  bool has_scores() const { return rows() > 0 && keys > 0; }
+
   // Position of a row's first probability, at which dropout's counters begin. Not for packed sequences.
   FUSEDOPS_HD int64_t first_probability(int64_t row) const { return row * keys; }
 
@@ -254,8 +262,13 @@ struct Attention {
 
   FUSEDOPS_HD int key_head(int head) const { return head / group; }
 
+  size_t bias_bytes() const { return bias.elements() * (bias.is_f32() ? sizeof(float) : size_of(dtype)); }
+
   // True if a term is added to scores.
-  FUSEDOPS_HD bool has_bias() const { return alibi.data; }
+  FUSEDOPS_HD bool has_terms() const { return alibi.data || bias.is_given(); }
+
+  // True if keys may be hidden that the band leaves visible.
+  FUSEDOPS_HD bool can_hide() const { return has_mask || bias.is_given(); }
 
   DType dtype;
   int64_t sequences;
@@ -278,6 +291,9 @@ struct Attention {
   void* dsinks;                          // null: not needed
   const int32_t *offsets_q, *offsets_k;  // null: not packed. Monotone: checked on the CPU, sanitized on a GPU
   int packed_queries, packed_keys;
+  BroadcastBias bias;  // rows are those of the mask
+  int64_t bias_row;    // elements between the rows of adjacent queries; 0 if queries share a row
+  void* dbias;         // null: not needed
 
  private:
   // On a GPU neither is checked before: a length is clamped, and a query offset out of range leaves no key visible.
@@ -287,6 +303,26 @@ struct Attention {
     const int64_t length = lengths.at(b);
     return length < 0 ? 0 : length < keys ? static_cast<int>(length) : keys;
   }
+};
+
+// The distinct matrices [queries, keys] of a bias, by the place of their first element. Several heads may share one.
+struct BiasMatrices {
+  BiasMatrices() = default;
+
+  // Of a call with scores.
+  explicit BiasMatrices(const Attention& call)
+      : heads(call.bias.of_matrices(call.queries)),
+        has_rows(call.bias_row != 0),
+        rows(has_rows ? call.queries : 1),
+        columns(call.bias.has_columns() ? call.keys : 1),
+        size(int64_t(rows) * columns),
+        count(call.bias.elements() / size),
+        sharing_heads(heads.sharing_rows()) {}
+
+  BroadcastRows heads;    // of all sequences
+  bool has_rows = false;  // false: one row for all queries
+  int rows = 0, columns = 0;
+  int64_t size = 0, count = 0, sharing_heads = 0;
 };
 
 }  // namespace fusedops

@@ -8,6 +8,9 @@
 //
 // If there are few head groups, the items are blocks of keys, which compute dk and dv, and chunks of rows, which
 // compute dq. Scores and dp are then computed twice; sums have the same order and the same bits.
+//
+// The gradient of a bias has items of its own, which compute scores and dp again: blocks of keys and tiles of rows of
+// its matrices, each with a loop over the heads that share the matrix.
 #include <cstring>
 
 #include "core/cpu/sum.h"
@@ -21,10 +24,10 @@ constexpr int64_t kTile = 96;          // rows, a multiple of the columns of eve
 constexpr int64_t kChunk = 4 * kTile;  // rows of an item that computes only dq
 constexpr int64_t kManyGroups = 8;
 
-// Replaces products and dp, both [keys, lanes], by p and ds. lse and delta have one value per lane. `bias` and `keep`
-// may be null.
+// Replaces products and dp, both [keys, lanes], by p and ds, or by p and the gradients of terms if `of_terms`. lse and
+// delta have one value per lane. `terms` and `keep` may be null.
 template <class A, int kLanes>
-[[gnu::always_inline]] inline void differentiate(const ScoreScale<A>& logits, int keys, const A* bias,
+[[gnu::always_inline]] inline void differentiate(const ScoreScale<A>& logits, int keys, const A* terms, bool of_terms,
                                                  const uint8_t* keep, const A* lse, const A* delta, A* scores, A* dp) {
   const A unit = logits.unit, cap = logits.cap, inner = logits.inner;
   const bool capped = logits.is_capped();
@@ -37,17 +40,17 @@ template <class A, int kLanes>
         const auto t = activations::tanh_(inner * p[lane]);
         p[lane] = cap * t.value, slope[lane] = t.slope;
       }
-    if (bias) {
+    if (terms) {
       const A scale = capped ? A(1) : inner;
 #pragma GCC ivdep
-      for (int lane = 0; lane < kLanes; ++lane) p[lane] = scale * p[lane] + bias[j * kLanes + lane];
+      for (int lane = 0; lane < kLanes; ++lane) p[lane] = scale * p[lane] + terms[j * kLanes + lane];
     }
 #pragma GCC ivdep
     for (int lane = 0; lane < kLanes; ++lane) {
       p[lane] = exp2_or_zero((p[lane] * unit - lse[lane]) * A(kLog2E));
       ds[lane] = p[lane] * (ds[lane] - delta[lane]);
     }
-    if (capped)
+    if (capped && !of_terms)
 #pragma GCC ivdep
       for (int lane = 0; lane < kLanes; ++lane) ds[lane] *= slope[lane];
   }
@@ -70,6 +73,15 @@ compute_t<T> delta_of(const HeadGroup& group, int64_t row) {
   return group.delta(row, interleaved_sum<A>(size, [=](int64_t i) { return dy[i] * y[i]; }));
 }
 
+// Stores an element of the gradient of sinks or of a bias, in T or float32.
+template <class T>
+void store_element(compute_t<T> value, bool is_f32, int64_t at, void* to) {
+  if (is_f32)
+    static_cast<float*>(to)[at] = static_cast<float>(value);
+  else
+    static_cast<T*>(to)[at] = from_compute<T>(value);
+}
+
 // The gradients of sinks: items are heads, whose rows are summed in order.
 template <class T>
 class SinkGradients {
@@ -82,14 +94,8 @@ class SinkGradients {
   int64_t nanoseconds_per_item() const { return 100 + call_.rows() / std::max(call_.heads, 1) * (call_.dim_v / 8 + 8); }
 
   void compute(int64_t begin, int64_t end) const {
-    for (int64_t head = begin; head < end; ++head) {
-      const bool is_f32 = call_.sinks.is_f32;
-      const A gradient = gradient_of(static_cast<int>(head));
-      if (is_f32)
-        static_cast<float*>(call_.dsinks)[head] = static_cast<float>(gradient);
-      else
-        static_cast<T*>(call_.dsinks)[head] = from_compute<T>(gradient);
-    }
+    for (int64_t head = begin; head < end; ++head)
+      store_element<T>(gradient_of(static_cast<int>(head)), call_.sinks.is_f32, head, call_.dsinks);
   }
 
  private:
@@ -97,9 +103,8 @@ class SinkGradients {
     const A sink = call_.sinks.get<T>(head);
     A sum = 0;
     for (int64_t b = 0; b < call_.sequences; ++b) {
-      const HeadGroup group(call_, b, call_.key_head(head));
-      sum += interleaved_sum<A>(group.sequence.queries, [&](int64_t query) {
-        const int64_t row = query * call_.group + head % call_.group;
+      const HeadGroup group = HeadGroup::of_head(call_, b, head);
+      sum += interleaved_sum<A>(group.sequence.queries, [&](int64_t row) {
         const A lse = *group.of_query<const A>(call_.lse, row);
         return lse == -std::numeric_limits<A>::infinity() ? A(0)
                                                           : -exp2_((sink - lse) * A(kLog2E)) * delta_of<T>(group, row);
@@ -115,7 +120,7 @@ template <class T>
 class Backward {
  public:
   using A = compute_t<T>;
-  enum class Parts { all, of_keys, of_queries };
+  enum class Parts { all, of_keys, of_queries, of_bias };
 
   Backward(const Attention& call, Parts parts)
       : call_(call),
@@ -124,12 +129,14 @@ class Backward {
         kernel_(micro_kernel<A>(int64_t(call.queries) * call.group)),
         chunks_(Chunks::of_rows(call, kChunk)),
         key_blocks_((call.keys + kKeys - 1) / kKeys),
+        matrices_(parts == Parts::of_bias ? BiasMatrices(call) : BiasMatrices()),
         keys_(rounded_up(kKeys, kernel_.mr)),
         dim_(rounded_up(call.dim, kernel_.mr)),
         dim_n_(rounded_up(call.dim, kernel_.nr)),
         dim_v_n_(rounded_up(call.dim_v, kernel_.nr)) {}
 
   int64_t items() const {
+    if (parts_ == Parts::of_bias) return matrices_.count * row_tiles() * column_blocks();
     const int64_t groups = call_.sequences * call_.key_heads;
     return parts_ == Parts::all ? groups : parts_ == Parts::of_keys ? groups * key_blocks_ : chunks_.count();
   }
@@ -137,14 +144,20 @@ class Backward {
   int64_t nanoseconds_per_item() const {
     constexpr int64_t kMultiplyAdds = 256 / sizeof(A);  // per nanosecond
     const int64_t rows = int64_t(call_.queries) * call_.group, features = call_.dim + call_.dim_v + 16;
+    if (parts_ == Parts::of_bias) {
+      const int64_t pairs = matrices_.sharing_heads * call_.queries * call_.keys;
+      return 200 + pairs * features / kMultiplyAdds / (row_tiles() * column_blocks());
+    }
     const int64_t of_rows = parts_ == Parts::of_queries ? std::min(rows, kChunk) : rows;
     const int64_t keys = parts_ == Parts::of_keys ? std::min(call_.keys, kKeys) : call_.keys;
     return 200 + of_rows * keys * features * 5 / 2 / kMultiplyAdds;
   }
 
   void compute(int64_t begin, int64_t end) const {
-    const int64_t rows = parts_ == Parts::of_queries ? kChunk : rounded_up(int64_t(call_.queries) * call_.group, kTile);
-    const int64_t of_dq = parts_ == Parts::of_keys ? 0 : rows * dim_, of_keys = parts_ != Parts::of_queries;
+    const int64_t rows = parts_ == Parts::of_bias      ? kTile
+                         : parts_ == Parts::of_queries ? kChunk
+                                                       : rounded_up(int64_t(call_.queries) * call_.group, kTile);
+    const int64_t of_dq = needs_dq() ? rows * dim_ : 0, of_keys = needs_dk();
     ScratchArena<A> memory;
     const int64_t sizes[] = {keys_ * call_.dim,
                              dim_ * kKeys,
@@ -161,12 +174,13 @@ class Backward {
                              rows,
                              of_dq,
                              of_keys * keys_ * dim_n_,
-                             of_keys * keys_ * dim_v_n_};
+                             of_keys * keys_ * dim_v_n_,
+                             (parts_ == Parts::of_bias) * kTile * kKeys};
     int64_t pieces[std::size(sizes)];
     for (size_t i = 0; i < std::size(sizes); ++i) pieces[i] = memory.piece(sizes[i]);
     memory.allocate();
     auto piece = [&, i = 0]() mutable { return memory[pieces[i++]]; };
-    const Buffers to{piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece(),
+    const Buffers to{piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece(),
                      piece(), piece(), piece(), piece(), piece(), piece(), piece(), piece()};
     for (int64_t i = begin; i < end; ++i) compute_item(i, to);
   }
@@ -181,12 +195,18 @@ class Backward {
     A *lse, *delta;           // one value per row, in whole panels
     A* dq;                    // panels of rows [dim, nr]
     A *dk, *dv;               // block: [keys, dim], [keys, dim_v]
+    A* dbias;                 // tile: [rows, kKeys]
   };
 
-  bool needs_dq() const { return parts_ != Parts::of_keys; }
-  bool needs_dk() const { return parts_ != Parts::of_queries; }
+  bool needs_dq() const { return parts_ == Parts::all || parts_ == Parts::of_queries; }
+  bool needs_dk() const { return parts_ == Parts::all || parts_ == Parts::of_keys; }
+
+  // Items of a matrix of a bias.
+  int64_t row_tiles() const { return (matrices_.rows + kTile - 1) / kTile; }
+  int64_t column_blocks() const { return (matrices_.columns + kKeys - 1) / kKeys; }
 
   void compute_item(int64_t i, const Buffers& to) const {
+    if (parts_ == Parts::of_bias) return compute_bias(i, to);
     if (parts_ == Parts::of_queries)
       return chunks_.visit(i, [&](const HeadGroup& group, int64_t first, int64_t last) {
         compute_rows(group, first, last, {0, group.sequence.keys}, to);
@@ -195,6 +215,35 @@ class Backward {
     const HeadGroup group(call_, of_group / call_.key_heads, static_cast<int>(of_group % call_.key_heads));
     const int begin = static_cast<int>(i % blocks) * kKeys, all = group.sequence.keys;
     compute_rows(group, 0, group.rows(), {begin, parts_ == Parts::of_keys ? std::min(begin + kKeys, all) : all}, to);
+  }
+
+  // Sums a tile of the gradient of a bias over the heads that share it, and over rows or columns that it lacks.
+  void compute_bias(int64_t i, const Buffers& to) const {
+    const int first_key = static_cast<int>(i % column_blocks()) * kKeys;
+    const int64_t first_row = i / column_blocks() % row_tiles() * kTile;
+    const int64_t place = i / column_blocks() / row_tiles() * matrices_.size;
+    const int64_t end_row = matrices_.has_rows ? std::min(first_row + kTile, int64_t(call_.queries)) : call_.queries;
+    const int end_key = call_.bias.has_columns() ? std::min(first_key + kKeys, call_.keys) : call_.keys;
+    std::fill_n(to.dbias, kTile * kKeys, A(0));
+    for (int64_t n = 0; n < matrices_.sharing_heads; ++n) {
+      const int64_t head = matrices_.heads.row_at(place, n);
+      const HeadGroup group = HeadGroup::of_head(call_, head / call_.heads, static_cast<int>(head % call_.heads));
+      for (int64_t row = first_row; row < end_row; row += kTile)
+        compute_rows(group, row, std::min(row + kTile, end_row), {first_key, end_key}, to);
+    }
+    const int64_t rows = std::min(kTile, matrices_.rows - first_row);
+    const int columns = std::min(kKeys, matrices_.columns - first_key);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int column = 0; column < columns; ++column)
+        store_element<T>(to.dbias[row * kKeys + column], call_.bias.is_f32(),
+                         place + (first_row + row) * matrices_.columns + first_key + column, call_.dbias);
+  }
+
+  // Adds a panel [keys, lanes], whose first row is `row` of a tile, to the tile of the gradient of a bias.
+  void add_bias_gradient(const A* panel, int keys, int64_t row, int rows, A* dbias) const {
+    const int64_t row_step = matrices_.has_rows ? kKeys : 0, key_step = call_.bias.has_columns();
+    for (int lane = 0; lane < rows; ++lane)
+      for (int j = 0; j < keys; ++j) dbias[(row + lane) * row_step + j * key_step] += panel[j * kernel_.nr + lane];
   }
 
   void compute_rows(const HeadGroup& group, int64_t first, int64_t last, Range keys, const Buffers& to) const {
@@ -237,8 +286,8 @@ class Backward {
     pack_rows(v, count, call_.dim_v, to.v, kernel_.mr);
     if (needs_dq()) pack_columns(k, count, count, call_.dim, to.k_transposed, kernel_.mr);
     // Tiles begin at multiples of kTile whether or not all their rows see a key, so that the order of sums is fixed.
-    const int64_t from = std::max(first, queries.begin * int64_t(call_.group)) / kTile * kTile;
-    const int64_t end = std::min(last, queries.end * int64_t(call_.group));
+    const int64_t from = std::max(first, queries.begin * int64_t(group.heads)) / kTile * kTile;
+    const int64_t end = std::min(last, queries.end * int64_t(group.heads));
     for (int64_t row = from; row < end; row += kTile)
       compute_tile(group, row, static_cast<int>(std::min(kTile, last - row)), first, keys, to);
   }
@@ -260,6 +309,7 @@ class Backward {
       const int lanes = static_cast<int>(std::min<int64_t>(nr, rows - i));
       const bool has_visible = compute_panel(group, row + i, lanes, keys, to.q + i * call_.dim, to.dy + i * call_.dim_v,
                                              to.lse + (row - first) + i, to.delta + (row - first) + i, to);
+      if (has_visible && parts_ == Parts::of_bias) add_bias_gradient(to.ds, count, i, lanes, to.dbias);
       if (has_visible && needs_dq()) {
         A* dq = to.dq + (row - first + i) * dim_;
         for (int64_t d = 0; d < dim_; d += kernel_.mr)
@@ -284,13 +334,13 @@ class Backward {
     const Range queries = group.queries(row, row + rows), seen = call_.band.keys(group.sequence, queries);
     if (seen.end <= keys.begin || seen.begin >= keys.end) return false;
     const Range visible_to_all = call_.band.keys_of_all(group.sequence, queries);
-    const bool is_masked = call_.has_mask || keys.begin < visible_to_all.begin || keys.end > visible_to_all.end;
+    const bool is_masked = call_.can_hide() || keys.begin < visible_to_all.begin || keys.end > visible_to_all.end;
     const int count = keys.end - keys.begin;
     uint8_t keep[kKeys * kMaxNr], drawn[kKeys * kMaxNr];
-    if (is_masked && !find_visible(group, row, rows, keys.begin, count, kernel_.nr, keep)) return false;
-    A bias[kKeys * kMaxNr];
-    const bool has_bias = call_.has_bias();
-    if (has_bias) find_bias<T>(group, row, rows, keys.begin, count, kernel_.nr, bias);
+    A memory[kKeys * kMaxNr];
+    const A* const terms = call_.has_terms() ? memory : nullptr;
+    if (terms) find_terms<T>(group, row, rows, keys.begin, count, kernel_.nr, memory);
+    if (is_masked && !find_visible(group, row, rows, keys.begin, count, kernel_.nr, terms, keep)) return false;
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, to.k, q, to.p, kernel_.nr, false);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim_v, to.v, dy, to.ds, kernel_.nr, false);
@@ -302,8 +352,8 @@ class Backward {
       for (int i = 0; i < all; ++i) to.ds[i] = kept_or(to.ds[i] * scale, A(0), drawn[i]);
     }
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
-      differentiate<A, lanes>(logits_, count, has_bias ? bias : nullptr, is_masked ? keep : nullptr, lse, delta, to.p,
-                              to.ds);
+      differentiate<A, lanes>(logits_, count, terms, parts_ == Parts::of_bias, is_masked ? keep : nullptr, lse, delta,
+                              to.p, to.ds);
     });
     if (drops)
       for (int i = 0; i < all; ++i) to.p[i] = kept_or(to.p[i], A(0), drawn[i]);
@@ -341,6 +391,7 @@ class Backward {
   const MicroKernel<A> kernel_;
   const Chunks chunks_;
   const int64_t key_blocks_;
+  const BiasMatrices matrices_;                 // empty except for of_bias
   const int64_t keys_, dim_, dim_n_, dim_v_n_;  // padded to multiples of mr, mr, nr, nr
 };
 
@@ -355,6 +406,10 @@ Status attention_backward_cpu(const Call& arguments) {
     using T = typename decltype(tag)::type;
     using Tasks = cpu::Backward<T>;
     if (call.dsinks) cpu::run_tasks(cpu::SinkGradients<T>(call), arguments);
+    if (call.dbias && call.has_scores())
+      cpu::run_tasks(Tasks(call, Tasks::Parts::of_bias), arguments);
+    else if (call.dbias)
+      std::memset(call.dbias, 0, call.bias_bytes());
     if (call.sequences * call.key_heads >= cpu::kManyGroups) {
       cpu::run_tasks(Tasks(call, Tasks::Parts::all), arguments);
     } else {

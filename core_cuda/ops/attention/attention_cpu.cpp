@@ -30,10 +30,10 @@ struct Running {
   A max[kMaxNr], sum[kMaxNr];
 };
 
-// Replaces products [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha. `bias`
+// Replaces products [keys, lanes] by exponentials and adds them to `running`. The caller rescales y by alpha. `terms`
 // and `keep` may be null. If the lanes are of one row, they have one maximum.
 template <class A, int kLanes, bool kOneRow = false>
-[[gnu::always_inline]] inline void online_softmax_step(const ScoreScale<A>& logits, int keys, const A* bias,
+[[gnu::always_inline]] inline void online_softmax_step(const ScoreScale<A>& logits, int keys, const A* terms,
                                                        const uint8_t* keep, A* scores, Running<A>& running, A* alpha) {
   constexpr A kNegInf = -std::numeric_limits<A>::infinity();
   const int count = keys * kLanes;
@@ -42,10 +42,10 @@ template <class A, int kLanes, bool kOneRow = false>
 #pragma GCC ivdep
     for (int i = 0; i < count; ++i) scores[i] = cap * activations::tanh_(inner * scores[i]).value;
   }
-  if (bias) {
+  if (terms) {
     const A scale = logits.is_capped() ? A(1) : logits.inner;
 #pragma GCC ivdep
-    for (int i = 0; i < count; ++i) scores[i] = scale * scores[i] + bias[i];
+    for (int i = 0; i < count; ++i) scores[i] = scale * scores[i] + terms[i];
   }
   if (keep) {
 #pragma GCC ivdep
@@ -82,7 +82,7 @@ void store_row(const HeadGroup& group, int64_t row, const A* y, int stride, cons
   A lse = max + std::log(sum);
   A factor = share * static_cast<A>(call.dropout.scale) / sum;
   if (sum == 0) {  // no visible key, or only scores of -inf
-    factor = group.has_visible_key(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
+    factor = group.has_visible_key<T>(row) ? std::numeric_limits<A>::quiet_NaN() : A(0);
     lse = -std::numeric_limits<A>::infinity();
   }
   *group.of_query<A>(call.lse, row) = lse;
@@ -187,18 +187,17 @@ class Forward {
     const int count = std::min(packed, seen.end - key);
     if (count <= 0 || seen.begin >= key + count) return;
     const Range visible_to_all = call_.band.keys_of_all(group.sequence, queries);
-    const bool is_masked = call_.has_mask || key < visible_to_all.begin || key + count > visible_to_all.end;
+    const bool is_masked = call_.can_hide() || key < visible_to_all.begin || key + count > visible_to_all.end;
     uint8_t keep[kKeys * kMaxNr];
-    if (is_masked && !find_visible(group, row, rows, key, count, kernel_.nr, keep)) return;
-    A bias[kKeys * kMaxNr];
-    const bool has_bias = call_.has_bias();
-    if (has_bias) find_bias<T>(group, row, rows, key, count, kernel_.nr, bias);
+    A memory[kKeys * kMaxNr];
+    const A* const terms = call_.has_terms() ? memory : nullptr;
+    if (terms) find_terms<T>(group, row, rows, key, count, kernel_.nr, memory);
+    if (is_masked && !find_visible(group, row, rows, key, count, kernel_.nr, terms, keep)) return;
     const int64_t padded = rounded_up(count, kernel_.mr);
     multiply_panels(kernel_, padded, kernel_.nr, call_.dim, from.k, q, from.scores, kernel_.nr, false);
     with_lanes<A>(kernel_.nr, [&](auto lanes) {
       A alpha[kMaxNr];
-      online_softmax_step<A, lanes>(logits_, count, has_bias ? bias : nullptr, is_masked ? keep : nullptr, from.scores,
-                                    running, alpha);
+      online_softmax_step<A, lanes>(logits_, count, terms, is_masked ? keep : nullptr, from.scores, running, alpha);
       if (std::all_of(alpha, alpha + lanes, [](A a) { return a == 1; })) return;
       for (int64_t d = 0; d < dim_v_; ++d)
         for (int lane = 0; lane < lanes; ++lane) y[d * lanes + lane] *= alpha[lane];
@@ -313,15 +312,16 @@ class Decode {
     const Range visible = call_.band.keys(group.sequence, group.query(row));
     uint8_t keep[kKeys] = {};
     A alpha[kLanes];
-    const bool is_masked = call_.has_mask || key < visible.begin || key + padded > visible.end;
-    if (is_masked && !find_visible(group, row, 1, key, count, 1, keep)) {
+    const bool is_masked = call_.can_hide() || key < visible.begin || key + padded > visible.end;
+    A memory[kKeys];
+    const A* const terms = call_.has_terms() ? memory : nullptr;
+    if (terms) find_terms<T>(group, row, 1, key, padded, 1, memory);
+    if (is_masked && !find_visible(group, row, 1, key, count, 1, terms, keep)) {
       std::fill_n(scores, padded, A(0));
       return;
     }
-    A bias[kKeys];
-    if (call_.has_bias()) find_bias<T>(group, row, 1, key, padded, 1, bias);
-    online_softmax_step<A, kLanes, /*kOneRow=*/true>(logits_, padded / kLanes, call_.has_bias() ? bias : nullptr,
-                                                     is_masked ? keep : nullptr, scores, running, alpha);
+    online_softmax_step<A, kLanes, /*kOneRow=*/true>(logits_, padded / kLanes, terms, is_masked ? keep : nullptr,
+                                                     scores, running, alpha);
     if (alpha[0] != 1)
       for (int d = 0; d < call_.dim_v; ++d) y[d] *= alpha[0];
     if (!call_.dropout.seed) return;

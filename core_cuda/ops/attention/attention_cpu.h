@@ -26,11 +26,11 @@ inline constexpr int kKeys = 128;  // keys of a block: its panels of scores and 
 
 constexpr int64_t rounded_up(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 
-// The softmax is over unit * z. Without a soft cap and a bias, z is a product q k; otherwise it is the score.
+// The softmax is over unit * z. Without a soft cap and added terms, z is a product q k; otherwise it is the score.
 template <class A>
 struct ScoreScale {
   explicit ScoreScale(const Attention& call)
-      : is_product(!call.softcap && !call.has_bias()),
+      : is_product(!call.softcap && !call.has_terms()),
         sign(!is_product || call.scale > 0 ? 1
              : call.scale < 0              ? -1
                                            : 0),
@@ -43,22 +43,25 @@ struct ScoreScale {
   bool is_product;
   A sign;  // sign of the scale, applied to the queries
   A unit;
-  A cap, inner;  // z = cap * tanh(inner * product) + bias, or inner * product + bias without a cap
+  A cap, inner;  // z = cap * tanh(inner * product) + terms, or inner * product + terms without a cap
 };
 
-// The query heads of a sequence that share a key head.
+// The query heads of a sequence that share a key head, or one of them.
 struct HeadGroup {
   const Attention& call;
   int64_t b;
-  int key_head;
+  int key_head, first_head, heads;
   Sequence sequence;
 
   HeadGroup(const Attention& call, int64_t b, int key_head)
-      : call(call), b(b), key_head(key_head), sequence(call.sequence(b)) {}
+      : HeadGroup(call, b, key_head, key_head * call.group, call.group) {}
+  static HeadGroup of_head(const Attention& call, int64_t b, int head) {
+    return {call, b, call.key_head(head), head, 1};
+  }
 
-  int64_t rows() const { return int64_t(sequence.queries) * call.group; }
-  int query(int64_t row) const { return static_cast<int>(row / call.group); }
-  int head(int64_t row) const { return key_head * call.group + static_cast<int>(row % call.group); }
+  int64_t rows() const { return int64_t(sequence.queries) * heads; }
+  int query(int64_t row) const { return static_cast<int>(row / heads); }
+  int head(int64_t row) const { return first_head + static_cast<int>(row % heads); }
   Range queries(int64_t begin, int64_t end) const { return {query(begin), query(end - 1) + 1}; }
 
   template <class T>
@@ -80,18 +83,32 @@ struct HeadGroup {
 
   // The mask of a row.
   const uint8_t* mask(int64_t row) const { return call.mask.row(index(row)); }
+  template <class T>
   bool has_visible_key(int64_t row) const {
     const Range keys = call.band.keys(sequence, query(row));
-    if (keys.is_empty() || !call.has_mask) return !keys.is_empty();
-    const uint8_t* kept = mask(row);
-    if (!call.mask.has_columns()) return *kept;
-    return std::any_of(kept + keys.begin, kept + keys.end, [](uint8_t keep) { return keep != 0; });
+    const uint8_t* const kept = call.has_mask ? mask(row) : nullptr;
+    const int64_t place = call.bias.is_given() ? call.bias.place(index(row)) : 0;
+    for (int key = keys.begin; key < keys.end; ++key)
+      if ((!kept || kept[call.mask.has_columns() ? key : 0]) && !(call.bias.is_given() && is_hidden<T>(place, key)))
+        return true;
+    return false;
+  }
+
+ private:
+  HeadGroup(const Attention& call, int64_t b, int key_head, int first_head, int heads)
+      : call(call), b(b), key_head(key_head), first_head(first_head), heads(heads), sequence(call.sequence(b)) {}
+
+  template <class T>
+  bool is_hidden(int64_t place, int key) const {
+    return call.bias.at<T>(place, key) == -std::numeric_limits<compute_t<T>>::infinity();
   }
 };
 
-// Fills keep [keys, lanes] for rows from `row` on and keys from `key` on: 1 if the key is visible to the row. False if
-// no key is.
-inline bool find_visible(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, uint8_t* keep) {
+// Fills keep [keys, lanes] for rows from `row` on and keys from `key` on: 1 if the key is visible to the row. `terms`
+// are those of find_terms(), or null. False if no key is visible.
+template <class A>
+bool find_visible(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, const A* terms,
+                  uint8_t* keep) {
   int begin[kMaxNr] = {}, end[kMaxNr] = {};
   for (int lane = 0; lane < rows; ++lane) {
     const Range range = group.call.band.keys(group.sequence, group.query(row + lane));
@@ -112,22 +129,33 @@ inline bool find_visible(const HeadGroup& group, int64_t row, int rows, int key,
       for (int j = 0; j < keys; ++j) keep[j * lanes + lane] &= static_cast<uint8_t>(mask[key + j] != 0);
     }
   }
+  if (group.call.bias.is_given())
+#pragma GCC ivdep
+    for (int i = 0; i < keys * lanes; ++i)
+      keep[i] &= static_cast<uint8_t>(terms[i] != -std::numeric_limits<A>::infinity());
   return std::any_of(keep, keep + keys * lanes, [](uint8_t kept) { return kept != 0; });
 }
 
-// Fills bias [keys, lanes] with the terms that are added to scores, for rows from `row` on and keys from `key` on.
+// Fills terms [keys, lanes] with ALiBi and the bias, for rows from `row` on and keys from `key` on.
 template <class T>
-void find_bias(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, compute_t<T>* bias) {
+void find_terms(const HeadGroup& group, int64_t row, int rows, int key, int keys, int lanes, compute_t<T>* terms) {
   using A = compute_t<T>;
+  const Attention& call = group.call;
   A slope[kMaxNr] = {};
   int diagonal[kMaxNr] = {};
   for (int lane = 0; lane < rows; ++lane) {
-    slope[lane] = group.call.alibi.get<T>(group.head(row + lane));
+    if (call.alibi.data) slope[lane] = call.alibi.get<T>(group.head(row + lane));
     diagonal[lane] = group.query(row + lane) + group.sequence.shift;
   }
   for (int j = 0; j < keys; ++j)
 #pragma GCC ivdep
-    for (int lane = 0; lane < lanes; ++lane) bias[j * lanes + lane] = alibi_bias(slope[lane], diagonal[lane], key + j);
+    for (int lane = 0; lane < lanes; ++lane) terms[j * lanes + lane] = alibi_bias(slope[lane], diagonal[lane], key + j);
+  if (!call.bias.is_given()) return;
+  for (int lane = 0; lane < rows; ++lane) {
+    const int64_t place = call.bias.place(group.index(row + lane));
+    for (int j = 0; j < std::min(keys, call.keys - key); ++j)
+      terms[j * lanes + lane] += call.bias.at<T>(place, key + j);
+  }
 }
 
 // Fills keep [keys, lanes]: 1 if dropout keeps the probability.

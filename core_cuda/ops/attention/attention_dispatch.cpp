@@ -39,10 +39,10 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return tensor.is_aligned(); });
 }
 
-// True without a soft cap and with a positive scale, by which slopes of ALiBi can be divided. Other calls use the sm80
+// True without a soft cap and with a positive scale, by which terms of scores can be divided. Other calls use the sm80
 // kernels: sm90 kernels for them would double the compile time.
 bool has_plain_scores(const Attention& call) {
-  return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > (call.alibi.data ? 1e-20f : 0);
+  return call.softcap == 0 && static_cast<float>(call.scale * kLog2E) > (call.has_terms() ? 1e-20f : 0);
 }
 
 // The lengths of packed sequences are unknown on the host, so that the choice does not depend on them.
@@ -59,7 +59,7 @@ using K = AttentionKernel;
 
 bool is_16_bit(A call) { return size_of(call.dtype) == 2; }
 bool has_dropout(A call) { return call.dropout.seed; }
-bool is_general(A call) { return has_dropout(call) || call.has_bias(); }
+bool is_general(A call) { return has_dropout(call) || call.has_terms(); }
 
 bool takes_sm90(A call, G gpu) {
   return gpu.has_sm90_kernels && fits_sm90_tiles(call, 256) &&
@@ -68,7 +68,7 @@ bool takes_sm90(A call, G gpu) {
 }
 
 bool takes_sm90_backward(A call, G gpu) {
-  const int max_features = call.has_mask || has_dropout(call) ? 128 : 256;
+  const int max_features = call.can_hide() || has_dropout(call) ? 128 : 256;
   return gpu.has_sm90_kernels && fits_sm90_tiles(call, max_features) &&
          all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
                       of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v),
@@ -87,6 +87,9 @@ constexpr AttentionEntry kForwards[] = {
   {K::split_kv, "sm80 split-KV",
    [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
+  {K::sm90_bias, "sm90 with bias",
+   [](A call, G gpu) { return call.bias.is_given() && takes_sm90(call, gpu); },
+   "aligned"},
   {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90(call, gpu); },
    "aligned"},
@@ -107,6 +110,9 @@ constexpr AttentionEntry kForwards[] = {
 constexpr AttentionEntry kBackwards[] = {
   kForwards[0],
   kForwards[1],
+  {K::sm90_bias, "sm90 with bias",
+   [](A call, G gpu) { return call.bias.is_given() && takes_sm90_backward(call, gpu); },
+   "aligned, at most 128 features"},
   {K::sm90_masked, "sm90 with mask or dropout",
    [](A call, G gpu) { return (call.has_mask || has_dropout(call)) && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},

@@ -88,23 +88,46 @@ __device__ inline float sum_of_row(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// ALiBi of fragments: a row of the scores is a query, or a key if they are transposed.
-struct FragmentBias {
-  template <class T>
-  __device__ static FragmentBias of(const Attention& call, const Sequence& sequence, int head, int first_query,
-                                    int first_key) {
-    return {call.alibi.get<T>(head), first_query + sequence.shift, first_key};
+// ALiBi and the bias of scores in fragments, by query and key from the first ones on.
+template <class T>
+struct FragmentTerms {
+  __device__ FragmentTerms(const Attention& call, int64_t b, const Sequence& sequence, int head, int first_query,
+                           int first_key)
+      : bias(call.bias),
+        slope(call.alibi.data ? call.alibi.get<T>(head) : 0),
+        first_query(first_query),
+        first_key(first_key),
+        shift(sequence.shift),
+        queries(sequence.queries),
+        keys(call.keys),
+        place(bias.is_given() ? call.bias_place(b, head) : 0),
+        row(call.bias_row) {}
+
+  __device__ float operator()(int query, int key) const {
+    return alibi_bias(slope, first_query + query + shift, first_key + key) +
+           bias_of(first_query + query, first_key + key);
   }
 
-  __device__ float operator()(int query, int key) const { return alibi_bias(slope, diagonal + query, first_key + key); }
+  // True if a bias of minus infinity masks the score.
+  __device__ bool hides(int query, int key) const {
+    return bias_of(first_query + query, first_key + key) == kNegInf<float>;
+  }
 
+  // 0 beyond the last query and key.
+  __device__ float bias_of(int query, int key) const {
+    return bias.is_given() && query < queries && key < keys ? bias.at<T>(place + query * row, key) : 0.0f;
+  }
+
+  const BroadcastBias& bias;
   float slope;
-  int diagonal, first_key;  // of query 0, and key 0
+  int first_query, first_key, shift, queries, keys;
+  int64_t place, row;
 };
 
 // The compiler removes the addition of -0.
-struct NoBias {
+struct NoTerms {
   __device__ float operator()(int, int) const { return -0.0f; }
+  __device__ bool hides(int, int) const { return false; }
 };
 
 // Online softmax of a warp's rows, relative to the running maximum.

@@ -15,7 +15,8 @@ Status attention_sm80_bf16(const Attention& call, const Context& context);
 Status attention_sm80_backward_f16(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
-// The same kernels with dropout, a bias or both, compiled separately: they take registers even if branches skip them.
+// The same kernels with dropout, ALiBi, a bias or several, compiled separately: they take registers even if branches
+// skip them.
 Status attention_simt_general(const Attention& call, const Context& context);
 Status attention_simt_general_backward(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_general_f16(const Attention& call, const Context& context);
@@ -33,6 +34,10 @@ Status attention_sm90_backward(const Attention& call, void* workspace, const Con
 // With ALiBi.
 Status attention_alibi_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_alibi_sm90_backward(const Attention& call, void* workspace, const Context& context);
+
+// With a bias, and with or without a mask, dropout and ALiBi.
+Status attention_bias_sm90(const Attention& call, void* workspace, const Context& context);
+Status attention_bias_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
 // With a mask, dropout or both, with or without ALiBi.
 Status attention_masked_sm90(const Attention& call, void* workspace, const Context& context);
@@ -52,6 +57,9 @@ struct RowStatistics {
 
 // The gradients of sinks, by one block for each head.
 Status sum_sinks(const Attention& call, const RowStatistics& rows, const Context& context);
+
+// The gradient of a bias of 16-bit attention, with mma. The call has scores; `deltas` has one of each row, in float32.
+Status attention_dbias(const Attention& call, const HeadRows& deltas, const Context& context);
 
 // Preprocessing of the simt and sm80 backward: delta, zeros in the semaphores, and the gradients of sinks. finish_dq is
 // the postprocessing of the sm80 backward: dq = scale * its float32 sum.

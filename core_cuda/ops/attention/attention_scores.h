@@ -24,14 +24,14 @@ FUSEDOPS_HD A add_sink(A sink, A& max, A& sum) {
   return share;
 }
 
-// The exponential of a score is 2^(factor * (score - max)). With a positive scale, no soft cap and no bias, scores are
-// the products themselves, and the factor includes the scale.
+// The exponential of a score is 2^(factor * (score - max)). With a positive scale, no soft cap and no added terms,
+// scores are the products themselves, and the factor includes the scale.
 template <class T>
 struct Scores {
   using A = compute_t<T>;
 
   explicit Scores(const Attention& call)
-      : is_product(call.scale > 0 && call.softcap == 0 && !call.has_bias()),
+      : is_product(call.scale > 0 && call.softcap == 0 && !call.has_terms()),
         scale(static_cast<A>(call.scale)),
         cap(static_cast<A>(call.softcap)),
         inverse_cap(cap > 0 ? 1 / cap : A(0)),
@@ -61,7 +61,7 @@ struct Scores {
 #endif
   }
 
-  bool is_product;  // true if a score is the product itself; otherwise it is of() plus a bias
+  bool is_product;  // true if a score is the product itself; otherwise it is of() plus the terms
   A scale, cap, inverse_cap, factor;
   A lse_scale;  // factor of a score in lse
 

@@ -7,6 +7,7 @@
 
 #include "core/cuda/launch.cuh"
 #include "core/cuda/random_words.cuh"
+#include "ops/attention/attention_bias.cuh"
 #include "ops/attention/attention_kernels.h"
 #include "ops/attention/attention_scores.h"
 #include "ops/attention/attention_tiles.cuh"
@@ -16,7 +17,7 @@ namespace fusedops::cuda {
 
 inline constexpr int kSide = 16, kChunk = 16;
 
-// kGeneral: with dropout, a bias or both.
+// kGeneral: with dropout, added terms or both.
 template <class T_, int kD_, bool kGeneral_>
 struct SimtTile {
   using T = T_;
@@ -135,6 +136,7 @@ struct SimtSequence {
     const uint8_t* mask;  // null: none
     T slope;              // of ALiBi
     int diagonal;
+    int64_t bias;  // place of its row
     T lse, delta;  // backward only
   };
 
@@ -142,7 +144,8 @@ struct SimtSequence {
     if (query >= sequence.queries) return {};
     return {call.band.keys(sequence, query),
             call.has_mask ? call.mask.row(call.row(b, sequence, head, query)) : nullptr,
-            Tile::kGeneral && call.alibi.data ? call.alibi.get<T>(head) : T(0), query + sequence.shift};
+            Tile::kGeneral && call.alibi.data ? call.alibi.get<T>(head) : T(0), query + sequence.shift,
+            Tile::kGeneral && call.bias.is_given() ? call.bias_place(b, head) + query * call.bias_row : 0};
   }
 
   __device__ Query query(const BackwardSums& sums, int head, int index) const {
@@ -154,12 +157,19 @@ struct SimtSequence {
   }
 
   __device__ bool is_visible(const Query& query, int key) const {
-    return query.keys.has(key) && (!query.mask || query.mask[call.mask.has_columns() ? key : 0]);
+    return query.keys.has(key) && (!query.mask || query.mask[call.mask.has_columns() ? key : 0]) &&
+           bias_of(query, key) != kNegInf<T>;
   }
 
-  // The score of a pair from the score without its bias.
-  __device__ T biased(const Query& query, int key, T score) const {
-    return Tile::kGeneral && call.has_bias() ? score + alibi_bias(query.slope, query.diagonal, key) : score;
+  // The bias of a pair; 0 for keys beyond the band, which may have none.
+  __device__ T bias_of(const Query& query, int key) const {
+    return Tile::kGeneral && call.bias.is_given() && query.keys.has(key) ? call.bias.at<T>(query.bias, key) : T(0);
+  }
+
+  // The score of a pair from the score without added terms.
+  __device__ T with_terms(const Query& query, int key, T score) const {
+    if (!Tile::kGeneral || !call.has_terms()) return score;
+    return score + alibi_bias(query.slope, query.diagonal, key) + bias_of(query, key);
   }
 
   __device__ T score_of(T product) const { return score.is_product ? product : score.of(product); }
@@ -187,12 +197,13 @@ struct SimtSequence {
 
   __device__ T dropout_scale() const { return Tile::kGeneral ? static_cast<T>(call.dropout.scale) : T(1); }
 
-  // Replaces p, a product q k, by the probability, and ds, a product dy v, by the gradient of the score; zeros if
-  // masked.
+  // Replaces p, a product q k, by the probability, and ds, a product dy v, by the gradient of the scaled product, or of
+  // the added terms; zeros if masked.
+  template <bool kOfTerms = false>
   __device__ void differentiate(const Query& query, int key, T& p, T& ds) const {
     const T value = score_of(p);
-    p = exp2_((score.scaled(biased(query, key, value)) - query.lse) * T(kLog2E));
-    ds = p * (ds - query.delta) * score.slope(value);
+    p = exp2_((score.scaled(with_terms(query, key, value)) - query.lse) * T(kLog2E));
+    ds = p * (ds - query.delta) * (kOfTerms ? T(1) : score.slope(value));
     if (!is_visible(query, key)) p = ds = 0;
   }
 };
@@ -230,7 +241,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const int key = first + Tile::column(j);
         const bool kept = of.is_visible(queries[i], key);
         any[i] |= kept;
-        scores[i][j] = kept ? of.biased(queries[i], key, of.score_of(scores[i][j])) : kNegInf<T>;
+        scores[i][j] = kept ? of.with_terms(queries[i], key, of.score_of(scores[i][j])) : kNegInf<T>;
         largest = fmax(largest, scores[i][j]);
       }
 #pragma unroll
@@ -368,6 +379,55 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
               rows, call.dim_v);
 }
 
+// The gradient of a bias. A block has a tile of one of its matrices, and loops over the heads that share the matrix and
+// over rows or columns that it lacks.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    attention_simt_dbias_kernel(const __grid_constant__ Attention call, const Scores<typename Tile::T> score,
+                                const BackwardSums sums, const __grid_constant__ BiasMatrices matrices) {
+  using T = typename Tile::T;
+  constexpr int kSize = Tile::kSize, kPer = Tile::kPer;
+  begin_kernel();
+  extern __shared__ int4 shared[];
+  auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
+  const BiasTile tile(call, matrices, blockIdx.x, kSize, kSize);
+  typename Tile::Tile total = {};
+  for (int64_t n = 0; n < matrices.sharing_heads; ++n) {
+    const int64_t of_matrix = matrices.heads.row_at(tile.place, n);
+    const int head = static_cast<int>(of_matrix % call.heads), key_head = call.key_head(head);
+    const SimtSequence<Tile> of(call, score, of_matrix / call.heads);
+    for (int first_query = tile.queries.begin; first_query < tile.queries.end; first_query += kSize) {
+      const RowsOf<T> q = of.queries(call.q, head, first_query, call.dim);
+      const RowsOf<T> dy = of.queries(call.dy, head, first_query, call.dim_v);
+      typename SimtSequence<Tile>::Query queries[kPer];
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) queries[i] = of.query(sums, head, first_query + Tile::row(i));
+      for (int first_key = tile.keys.begin; first_key < tile.keys.end; first_key += kSize) {
+        typename Tile::Tile p, ds;
+        multiply<Tile>(p, q, of.keys(call.k, key_head, first_key, call.dim), memory);
+        multiply<Tile>(ds, dy, of.keys(call.v, key_head, first_key, call.dim_v), memory);
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          of.each_drawn(head, first_query + Tile::row(i), first_key + Tile::column(0),
+                        [&](int j, bool kept) { ds[i][j] = kept ? ds[i][j] * of.dropout_scale() : 0; });
+#pragma unroll
+          for (int j = 0; j < kPer; ++j) {
+            of.template differentiate</*kOfTerms=*/true>(queries[i], first_key + Tile::column(j), p[i][j], ds[i][j]);
+            total[i][j] += ds[i][j];
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPer; ++i)
+#pragma unroll
+    for (int j = 0; j < kPer; ++j) memory.p[Tile::column(j)][Tile::row(i)] = total[i][j];
+  __syncthreads();
+  store_bias_tile<T>(call, matrices, tile, kSize, kSize, Tile::kThreads,
+                     [&](int row, int column) -> T& { return memory.p[column][row]; });
+}
+
 // Calls body(Tag<Tile>()) with the tile that has enough columns.
 template <bool kGeneral, class Body>
 Status with_tile(const Attention& call, Body body) {
@@ -405,7 +465,16 @@ Status simt_backward(const Attention& call, void* workspace, const Context& cont
     const Scores<typename Tile::T> score(call);
     FUSEDOPS_TRY(
         launch(context, attention_simt_dq_kernel<Tile>, simt_grid<Tile>(call, Side::queries), call, score, sums));
-    return launch(context, attention_simt_dk_dv_kernel<Tile>, simt_grid<Tile>(call, Side::keys), call, score, sums);
+    FUSEDOPS_TRY(
+        launch(context, attention_simt_dk_dv_kernel<Tile>, simt_grid<Tile>(call, Side::keys), call, score, sums));
+    if constexpr (kGeneral)
+      if (call.dbias) {
+        const BiasMatrices matrices(call);
+        const int64_t blocks = bias_tiles(matrices, Tile::kSize, Tile::kSize);
+        return launch(context, attention_simt_dbias_kernel<Tile>,
+                      Grid{blocks, Tile::kThreads, int(sizeof(typename Tile::Shared))}, call, score, sums, matrices);
+      }
+    return Status();
   });
 }
 

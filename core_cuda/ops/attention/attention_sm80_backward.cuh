@@ -105,9 +105,9 @@ __device__ void each_score(Body body) {
 }
 
 // Bits of a lane's scores, 1 if visible. Not fully unrolled, to save registers.
-template <int kRowTiles, int kColumnTiles>
+template <int kRowTiles, int kColumnTiles, class Terms>
 __device__ uint32_t visible_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
-                                   const uint8_t* const* mask_rows) {
+                                   const uint8_t* const* mask_rows, const Terms& terms) {
   static_assert(kColumnTiles * kRowTiles * 4 <= 32);
   uint32_t visible = 0;
 #pragma unroll 1
@@ -122,17 +122,17 @@ __device__ uint32_t visible_scores(const Attention& call, const Sequence& sequen
       for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
         for (int e = side; e < 4; e += 2) {
-          const int key = first_key + i * 16 + fragment_row(e);
-          if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0]))
+          const int row = i * 16 + fragment_row(e), key = first_key + row;
+          if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0]) && !terms.hides(in_tile, row))
             visible |= 1u << ((j * kRowTiles + i) * 4 + e);
         }
     }
   return visible;
 }
 
-// Replaces products s by p, and products dp by ds. bias(query, key) is the term added to a score.
-template <class T, int kRowTiles, int kColumnTiles, class Bias>
-__device__ void backward_scores(const Scores<T>& score, const float* lse, const float* delta, const Bias& bias,
+// Replaces products s by p, and products dp by ds. terms(query, key) is added to a score.
+template <class T, int kRowTiles, int kColumnTiles, class Terms>
+__device__ void backward_scores(const Scores<T>& score, const float* lse, const float* delta, const Terms& terms,
                                 Fragments<kRowTiles, kColumnTiles>& s, Fragments<kRowTiles, kColumnTiles>& dp) {
   const auto of_row = [](const float* rows, int j, int e) {
     const float2 pair = *reinterpret_cast<const float2*>(rows + j * 8 + fragment_column(0));
@@ -148,7 +148,7 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
     each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int) {
       const float own = score.of(s[i][j][e]);
       s[i][j][e] =
-          share(score.scaled(own + bias(j * 8 + fragment_column(e), i * 16 + fragment_row(e))), of_row(lse, j, e));
+          share(score.scaled(own + terms(j * 8 + fragment_column(e), i * 16 + fragment_row(e))), of_row(lse, j, e));
       dp[i][j][e] = s[i][j][e] * ((dp[i][j][e] - of_row(delta, j, e)) * score.slope(own));
     });
   }
@@ -276,8 +276,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     int* const semaphore = sums.semaphores + 1 + dq_row / kM * Tile::kParts + part;
     const int before = earlier_key_tiles(call.band, sequence, key_tile, kN, first);
     const Range of_all = call.band.keys_of_all(sequence, {first, min(first + kM, sequence.queries)});
-    const bool are_all_visible =
-        !call.has_mask && first + kM <= sequence.queries && of_all.begin <= first_key && first_key + kN <= of_all.end;
+    const bool are_all_visible = !call.has_mask && !(kGeneral && call.bias.is_given()) &&
+                                 first + kM <= sequence.queries && of_all.begin <= first_key &&
+                                 first_key + kN <= of_all.end;
     // The additions to the previous tile of dq have been issued. The warp that signals waits for memory; its products
     // then overlap with the exponentials of the others.
     if (threadIdx.x == 0 && last_semaphore) signal(last_semaphore);
@@ -295,18 +296,23 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         each_score<kRowTiles, kStepTiles>(
             [&](int i, int j, int e, int bit) { dp[i][j][e] = drawn >> bit & 1 ? dp[i][j][e] * dropout.scale : 0; });
       }
-      if (kGeneral && call.has_bias())
-        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile,
-                           FragmentBias::of<T>(call, sequence, head, first + in_tile, first_key + group_row), s, dp);
+      const auto terms = [&] {
+        if constexpr (kGeneral)
+          return FragmentTerms<T>(call, b, sequence, head, first + in_tile, first_key + group_row);
+        else
+          return NoTerms();
+      }();
+      if (kGeneral && call.has_terms())
+        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, terms, s, dp);
       else
-        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, NoBias(), s, dp);
+        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, NoTerms(), s, dp);
       if (drops)
         each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
           if (!(drawn >> bit & 1)) s[i][j][e] = 0;
         });
       if (!are_all_visible) {
-        const uint32_t visible = visible_scores<kRowTiles, kStepTiles>(call, sequence, first + in_tile,
-                                                                       first_key + group_row, mask_rows + in_tile);
+        const uint32_t visible = visible_scores<kRowTiles, kStepTiles>(
+            call, sequence, first + in_tile, first_key + group_row, mask_rows + in_tile, terms);
         each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
           if (!(visible >> bit & 1)) s[i][j][e] = dp[i][j][e] = 0;
         });
@@ -393,6 +399,8 @@ Status sm80_backward(const Attention& call, void* workspace, const Context& cont
   const BackwardSums sums(call, workspace);
   FUSEDOPS_TRY(begin_backward(call, sums, context));
   FUSEDOPS_TRY((backward_tiles<T, kGeneral>(call, sums, context)));
+  if (call.dbias)
+    FUSEDOPS_TRY(attention_dbias(call, {sums.delta, int64_t(call.heads) * call.queries, 1, call.queries}, context));
   return finish_dq(call, sums, context);
 }
 

@@ -29,9 +29,9 @@ struct ForwardTile {
 };
 
 // Replaces masked scores by -inf. `visible_rows` has a bit for each row with a visible key.
-template <class Tile>
+template <class Tile, class Terms>
 __device__ void mask_scores(const Attention& call, const Sequence& sequence, int first_query, int first_key,
-                            const uint8_t* const* mask_rows, uint32_t& visible_rows,
+                            const uint8_t* const* mask_rows, const Terms& terms, uint32_t& visible_rows,
                             Fragments<Tile::kRowTiles, Tile::kN / 8>& scores) {
 #pragma unroll
   for (int row = 0; row < 2 * Tile::kRowTiles; ++row) {
@@ -41,8 +41,9 @@ __device__ void mask_scores(const Attention& call, const Sequence& sequence, int
     uint32_t visible = 0;  // one bit per score of the row; not unrolled, to save registers
 #pragma unroll 1
     for (int i = 0; i < Tile::kN / 4; ++i) {
-      const int key = first_key + i / 2 * 8 + fragment_column(i % 2);
-      if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0])) visible |= 1u << i;
+      const int column = i / 2 * 8 + fragment_column(i % 2), key = first_key + column;
+      if (keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0]) && !terms.hides(in_warp, column))
+        visible |= 1u << i;
     }
 #pragma unroll
     for (int i = 0; i < Tile::kN / 4; ++i)
@@ -117,18 +118,23 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
           for (float& element : fragment) element = score.of(element);
     }
-    if constexpr (kGeneral)
-      if (call.has_bias()) {
-        const auto bias = FragmentBias::of<T>(call, sequence, head, first_query + warp_row, first);
+    const auto terms = [&] {
+      if constexpr (kGeneral)
+        return FragmentTerms<T>(call, b, sequence, head, first_query + warp_row, first);
+      else
+        return NoTerms();
+    }();
+    if (kGeneral && call.has_terms()) {
 #pragma unroll
-        for (int i = 0; i < Tile::kRowTiles; ++i)
+      for (int i = 0; i < Tile::kRowTiles; ++i)
 #pragma unroll
-          for (int j = 0; j < Tile::kN / 8; ++j)
+        for (int j = 0; j < Tile::kN / 8; ++j)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) scores[i][j][e] += bias(i * 16 + fragment_row(e), j * 8 + fragment_column(e));
-      }
-    if (call.has_mask || first < of_all.begin || first + Tile::kN > of_all.end)
-      mask_scores<Tile>(call, sequence, first_query + warp_row, first, mask_rows + warp_row, visible_rows, scores);
+          for (int e = 0; e < 4; ++e) scores[i][j][e] += terms(i * 16 + fragment_row(e), j * 8 + fragment_column(e));
+    }
+    if (call.has_mask || (kGeneral && call.bias.is_given()) || first < of_all.begin || first + Tile::kN > of_all.end)
+      mask_scores<Tile>(call, sequence, first_query + warp_row, first, mask_rows + warp_row, terms, visible_rows,
+                        scores);
     else
       visible_rows = ~0u;
     softmax.add(scores, y, score.factor);

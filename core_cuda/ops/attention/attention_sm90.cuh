@@ -19,6 +19,35 @@ namespace fusedops::cuda::sm90 {
 // Scores are products q k; times this factor they are exponents of 2.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
+// The terms that a kernel adds to scores. Those for a bias are kernels for masks and dropout, too.
+enum class Terms { none, alibi, bias };
+
+// The bias of a head of a sequence, in units of products.
+template <class T>
+struct HeadBias {
+  HeadBias() = default;
+  __device__ HeadBias(const Attention& call, float factor, int64_t b, int head)
+      : place(call.bias_place(b, head)), unit(static_cast<float>(kLog2E) / factor) {}
+
+  // The bias of two adjacent keys; 0 behind the last one. `is_paired`: they can be loaded at once.
+  __device__ float2 of_keys(const Attention& call, int query, int key, bool is_paired) const {
+    const int64_t row = place + query * call.bias_row;
+    if (key >= call.keys) return {0, 0};
+    if (is_paired) {
+      const float2 pair = call.bias.pair<T>(row + key);
+      return {pair.x * unit, pair.y * unit};
+    }
+    return {call.bias.at<T>(row, key) * unit, key + 1 < call.keys ? call.bias.at<T>(row, key + 1) * unit : 0};
+  }
+
+  __device__ float at(const Attention& call, int query, int key) const {
+    return key < call.keys ? call.bias.at<T>(place + query * call.bias_row, key) * unit : 0;
+  }
+
+  int64_t place;
+  float unit;
+};
+
 // The factor of distances in ALiBi of a head, in units of products; `factor` as above.
 template <class T>
 __device__ float alibi_slope(const Attention& call, float factor, int head) {

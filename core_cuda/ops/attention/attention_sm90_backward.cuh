@@ -31,8 +31,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::run(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::run(
     const Parameters& parameters, Shared& shared) {
   const int warp = cutlass::canonical_warp_idx_sync();
   const bool is_producer = cutlass::canonical_warp_group_idx() == 0;
@@ -121,6 +121,11 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
     const RowStatistics statistics{parameters.workspace.lse, parameters.workspace.delta, 1, rows / call.heads, true};
     FUSEDOPS_TRY(sum_sinks(call, statistics, context));
   }
+  if (call.dbias) {
+    const int64_t of_sequence = parameters.slots.tiles * kM;
+    FUSEDOPS_TRY(
+        attention_dbias(call, {parameters.workspace.delta, of_sequence, 1, call.sequences * of_sequence}, context));
+  }
   FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
                       Grid{scheduler.work_tiles(), Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters));
   return launch(context, attention_backward_finish<Kernel>,
@@ -128,15 +133,15 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
 }
 
 // Selects the tile by the number of features; at most 128 with a mask or dropout (takes_sm90_backward).
-template <class T, bool kMasked, bool kAlibi = false>
+template <class T, bool kMasked, Terms kTerms = Terms::none>
 Status backward(const Attention& call, void* workspace, const Context& context) {
   const int features = BackwardSlots(call).features;
-  if (features == 64) return launch_backward<Backward<T, 128, 128, 64, kMasked, kAlibi>>(call, workspace, context);
+  if (features == 64) return launch_backward<Backward<T, 128, 128, 64, kMasked, kTerms>>(call, workspace, context);
   if constexpr (!kMasked) {
-    if (features == 192) return launch_backward<Backward<T, 64, 64, 192, kMasked, kAlibi>>(call, workspace, context);
-    if (features == 256) return launch_backward<Backward<T, 64, 64, 256, kMasked, kAlibi>>(call, workspace, context);
+    if (features == 192) return launch_backward<Backward<T, 64, 64, 192, kMasked, kTerms>>(call, workspace, context);
+    if (features == 256) return launch_backward<Backward<T, 64, 64, 256, kMasked, kTerms>>(call, workspace, context);
   }
-  return launch_backward<Backward<T, 64, 128, 128, kMasked, kAlibi>>(call, workspace, context);
+  return launch_backward<Backward<T, 64, 128, 128, kMasked, kTerms>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

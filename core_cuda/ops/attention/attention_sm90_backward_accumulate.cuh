@@ -8,8 +8,8 @@
 namespace fusedops::cuda::sm90 {
 
 // The warp that adds tiles of dq to global memory in semaphore order, with one thread.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::accumulate(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::accumulate(
     const Parameters& parameters, const Work& work, Shared& shared) {
   uint32_t phase = 0;
   int taken = 0;
@@ -41,9 +41,9 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
 
 // Sums dk and dv over heads that share keys, in their order. True for the last head, which gets the sums in registers.
 // The others add theirs to global memory in thread order: value / 4, thread, value % 4.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
 template <int kValues>
-__forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::reduce_heads(
+__forceinline__ __device__ bool Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::reduce_heads(
     const Parameters& parameters, const Work& work, Shared& shared, int thread, float (&dk)[kValues],
     float (&dv)[kValues]) {
   const int group = parameters.call.group, semaphore_value = work.head % group;

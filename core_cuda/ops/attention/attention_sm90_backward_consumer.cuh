@@ -6,8 +6,8 @@
 namespace fusedops::cuda::sm90 {
 
 // Zeroes masked probabilities, whatever their scores. Most tiles have none. Rows are keys, columns are queries.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::mask(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::mask(
     const Attention& call, const Work& work, const Fragment& fragment, int first_key, int tile, float (&p)[kM / 2]) {
   const Range queries = queries_of(work, tile);
   const Range of_all = call.band.keys_of_all(work.sequence, queries);
@@ -27,8 +27,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
 }
 
 // Adds the bias of ALiBi to products, as the forward does.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::add_alibi(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::add_alibi(
     const Parameters& parameters, const Work& work, const Fragment& fragment, int first_key, int tile,
     float (&products)[kM / 2]) {
   const float slope = alibi_slope<T>(parameters.call, parameters.factor, work.head);
@@ -44,9 +44,23 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   }
 }
 
+// Adds the bias to products, in units of products. Rows are keys, columns are queries.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::add_bias(
+    const Parameters& parameters, const Work& work, const HeadBias<T>& head_bias, const Fragment& fragment,
+    int first_key, int tile, float (&products)[kM / 2]) {
+  const int key = work.keys.begin + first_key, last_query = work.sequence.queries - 1;
+#pragma unroll
+  for (int i = 0; i < kM / 2; ++i) {
+    const int query = min(tile * kM + fragment.column(i), last_query);
+    const float bias = head_bias.at(parameters.call, query, key + fragment.row(i / 2 % 2));
+    products[i] = bias == -INFINITY ? bias : products[i] + bias;
+  }
+}
+
 // A consumer warpgroup: dk and dv of 64 keys.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::consume(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::consume(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
   const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
@@ -72,6 +86,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   State state;
   uint32_t phase = 1;
   PairBits pairs;
+  HeadBias<T> head_bias;
+  if constexpr (kTerms == Terms::bias) head_bias = {call, parameters.factor, work.b, work.head};
   // In shared memory to save registers. All threads write the same value, so that no barrier is needed.
   if (kMasked && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
   const auto process_tile = [&](int tile) {
@@ -97,13 +113,17 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     wait_for<1>(dk, scores);
     if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // of the previous tile
 
-    if (kAlibi || (kMasked && call.alibi.data)) add_alibi(parameters, work, fragment, first_key, tile, scores);
+    if (kTerms == Terms::alibi || (kMasked && call.alibi.data))
+      add_alibi(parameters, work, fragment, first_key, tile, scores);
+    if constexpr (kTerms == Terms::bias) add_bias(parameters, work, head_bias, fragment, first_key, tile, scores);
     // p = 2^(score - lse).
     uint32_t p[kM / 4], ds[kM / 4];
     const float factor = parameters.factor;
 #pragma unroll
-    for (int i = 0; i < kM / 2; ++i)
-      scores[i] = exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
+    for (int i = 0; i < kM / 2; ++i) {
+      const bool is_hidden = kTerms == Terms::bias && scores[i] == -INFINITY;  // lse may be -inf as well
+      scores[i] = is_hidden ? 0 : exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
+    }
     mask(call, work, fragment, first_key, tile, scores);
     if constexpr (kMasked)
       if (!pairs.are_all_visible) pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : 0; });

@@ -5,8 +5,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::produce(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::produce(
     const Parameters& parameters, const Work& work, Shared& shared) {
   const Attention& call = parameters.call;
   const bool is_leader = threadIdx.x % 32 == 0, packed = call.offsets_q;

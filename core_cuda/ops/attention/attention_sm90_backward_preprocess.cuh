@@ -6,8 +6,8 @@
 namespace fusedops::cuda::sm90 {
 
 // Computes delta and the scaled lse, with eight threads per query, including slots behind the end of a sequence.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::prepare(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::prepare(
     const Parameters& parameters) {
   const Attention& call = parameters.call;
   begin_kernel();
@@ -46,8 +46,8 @@ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAl
 }
 
 // Rounds dq. A block takes a slot; each thread takes the values that it held in the main kernel.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
-__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kAlibi>::finish(
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::finish(
     const Parameters& parameters) {
   const Attention& call = parameters.call;
   begin_kernel();

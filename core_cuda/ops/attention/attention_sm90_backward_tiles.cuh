@@ -6,8 +6,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-// kMasked: with a mask, dropout or both, and ALiBi if it is given. kAlibi: with ALiBi.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, bool kAlibi>
+// kMasked: with a mask, dropout or both, and ALiBi if it is given.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
 struct Backward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures;
@@ -200,6 +200,9 @@ struct Backward {
   static __forceinline__ __device__ void add_alibi(const Parameters& parameters, const Work& work,
                                                    const Fragment& fragment, int first_key, int tile,
                                                    float (&products)[kM / 2]);
+  static __forceinline__ __device__ void add_bias(const Parameters& parameters, const Work& work,
+                                                  const HeadBias<T>& head_bias, const Fragment& fragment, int first_key,
+                                                  int tile, float (&products)[kM / 2]);
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
                                               int first_key, int tile, float (&p)[kM / 2]);
 

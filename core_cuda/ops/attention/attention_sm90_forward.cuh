@@ -15,8 +15,8 @@
 
 namespace fusedops::cuda::sm90 {
 
-// kMasked: with a mask, dropout or both, and ALiBi if it is given. kAlibi: with ALiBi.
-template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kMasked, bool kAlibi>
+// kMasked: with a mask, dropout or both, and ALiBi if it is given.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, int kRing, bool kMasked, Terms kTerms>
 struct Forward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
@@ -53,6 +53,7 @@ struct Forward {
     TileScheduler<kM> scheduler;
     MaskTiles mask;  // empty without a mask
     float factor;
+    bool has_bias_pairs;  // see HeadBias::of_keys
   };
 
   struct Work {
@@ -143,7 +144,7 @@ struct Forward {
     template <int kValues>
     __forceinline__ __device__ void step(float (&scores)[kValues], const float (&bias)[2], float factor,
                                          float (&rescale)[2]) {
-      constexpr bool kBiased = kAlibi || kMasked;
+      constexpr bool kBiased = kTerms != Terms::none || kMasked;
       float before[2] = {max[0], max[1]};
       if constexpr (kBiased) max[0] = max[1] = -INFINITY;
 #pragma unroll
@@ -183,7 +184,7 @@ struct Forward {
     __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
       are_all_visible = is_tile_visible && fully_visible_tiles(call, work).has(tile);
       if (are_all_visible) {
-        any[0] = any[1] = ~0u;
+        if constexpr (kTerms != Terms::bias) any[0] = any[1] = ~0u;
         return;
       }
       const int column = threadIdx.x % 4 * 32, key = tile * kN + column;
@@ -193,7 +194,8 @@ struct Forward {
         uint32_t bits = column < kN ? bits_of({keys.begin - key, keys.end - key}) : 0;
         if (call.has_mask && bits)
           bits &= mask.template visible<32>(min(query(r), work.sequence.queries - 1), key, work.sequence.valid_keys);
-        visible.own[r] = bits, any[r] |= bits;
+        visible.own[r] = bits;
+        if constexpr (kTerms != Terms::bias) any[r] |= bits;
       }
     }
 
@@ -219,8 +221,8 @@ struct Forward {
     MaskRows mask;
     int first_query;
     bool are_all_visible;
-    RowBits<kN> visible;  // unset if are_all_visible
-    uint32_t any[2] = {};
+    RowBits<kN> visible;   // unset if are_all_visible
+    uint32_t any[2] = {};  // not zero if some key of a row is visible; add_bias() finds it if there is a bias
   };
 
   using PairBits = std::conditional_t<kMasked, MaskedPairBits, NoPairBits>;
@@ -253,6 +255,8 @@ struct Forward {
     Softmax softmax;
     float rescale[2];
     PairBits pairs(call, work, fragment, warpgroup);
+    HeadBias<T> head_bias;
+    if constexpr (kTerms == Terms::bias) head_bias = {call, parameters.factor, work.b, work.head};
 
     const auto start_scores = [&] {
       shared.k_ring.wait(k_state);
@@ -274,7 +278,9 @@ struct Forward {
     };
     const auto apply_softmax = [&](int tile, auto is_masked) {
       float bias[2] = {};
-      if (kAlibi || (kMasked && call.alibi.data)) add_alibi(parameters, work, fragment, warpgroup, tile, scores, bias);
+      if (kTerms == Terms::alibi || (kMasked && call.alibi.data))
+        add_alibi(parameters, work, fragment, warpgroup, tile, scores, bias);
+      if constexpr (kTerms == Terms::bias) add_bias(parameters, work, head_bias, tile, pairs, scores);
       if constexpr (kMasked) {
         if (!pairs.are_all_visible)
           pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
@@ -404,6 +410,33 @@ struct Forward {
       scores[i] = fmaf(slope, fabsf(distance[i / 2 % 2] - (i / 4 * 8 + i % 2)), scores[i]);
   }
 
+  // Adds the bias to products, in units of products. Minus infinity masks.
+  static __forceinline__ __device__ void add_bias(const Parameters& parameters, const Work& work,
+                                                  const HeadBias<T>& head_bias, int tile, PairBits& pairs,
+                                                  float (&scores)[kN / 2]) {
+    const int first_key = tile * kN + threadIdx.x % 4 * 2;
+    int queries[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) queries[r] = min(pairs.query(r), work.sequence.queries - 1);
+    float2 of_keys;
+    const auto add = [&](int i, bool is_visible) {
+      const int r = i / 2 % 2;
+      if (i % 2 == 0)
+        of_keys = head_bias.of_keys(parameters.call, queries[r], first_key + i / 4 * 8, parameters.has_bias_pairs);
+      const float bias = i % 2 ? of_keys.y : of_keys.x;
+      if (bias == -INFINITY)
+        scores[i] = -INFINITY;
+      else
+        scores[i] += bias, pairs.any[r] |= is_visible;
+    };
+    if (pairs.are_all_visible) {
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) add(i, true);
+    } else {
+      pairs.visible.each(add);
+    }
+  }
+
   // Values behind the last valid key may be NaN.
   static __forceinline__ __device__ void clear_invalid_values(const Parameters& parameters, const Work& work, int tile,
                                                               Shared& shared, const State& v_state, int thread) {
@@ -499,6 +532,7 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
   }
   constexpr int kMinPairs = 16;  // several blocks then read the keys of a head at the same time
   typename Kernel::Parameters parameters{.call = call, .mask = mask, .factor = factor_of(call)};
+  parameters.has_bias_pairs = call.bias.has_aligned_pairs(call.keys, call.bias_row, call.dtype);
   parameters.scheduler = TileScheduler<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                                                        int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group,
                                                        kMinPairs, true, true);
@@ -536,19 +570,19 @@ inline bool has_small_tiles(const Attention& call) {
 
 // Selects the tile by the number of features: as many queries as registers allow, and as many keys as leave room for
 // the probabilities beside the scores.
-template <class T, bool kMasked, bool kAlibi = false>
+template <class T, bool kMasked, Terms kTerms = Terms::none>
 Status forward(const Attention& call, void* workspace, const Context& context) {
   const int features = std::max(call.dim, call.dim_v);
   if (features <= 64) {
     if constexpr (!kMasked)
       if (!has_small_tiles(call))
-        return launch_forward<Forward<T, 192, 128, 64, 2, kMasked, kAlibi>>(call, workspace, context);
-    return launch_forward<Forward<T, 128, 128, 64, kMasked ? 2 : 3, kMasked, kAlibi>>(call, workspace, context);
+        return launch_forward<Forward<T, 192, 128, 64, 2, kMasked, kTerms>>(call, workspace, context);
+    return launch_forward<Forward<T, 128, 128, 64, kMasked ? 2 : 3, kMasked, kTerms>>(call, workspace, context);
   }
-  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kMasked, kAlibi>>(call, workspace, context);
+  if (features <= 128) return launch_forward<Forward<T, 128, 128, 128, 2, kMasked, kTerms>>(call, workspace, context);
   if constexpr (!kMasked)
-    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kMasked, kAlibi>>(call, workspace, context);
-  return launch_forward<Forward<T, 128, 80, 256, 2, kMasked, kAlibi>>(call, workspace, context);
+    if (features <= 192) return launch_forward<Forward<T, 128, 96, 192, 2, kMasked, kTerms>>(call, workspace, context);
+  return launch_forward<Forward<T, 128, 80, 256, 2, kMasked, kTerms>>(call, workspace, context);
 }
 
 }  // namespace fusedops::cuda::sm90

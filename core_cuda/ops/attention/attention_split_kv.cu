@@ -26,7 +26,7 @@ struct SplitTile {
   static_assert(kWarps * kRows * (kD + 2) * 4 <= kRingBytes);
 };
 
-template <class T, class Tile>
+template <class T, class Tile, bool kBias>
 __global__ void __launch_bounds__(Tile::kThreads)
     attention_split_kv_kernel(const __grid_constant__ Attention call, const Scores<T> score, const Splits splits,
                               const int row_tiles, const bool aligned) {
@@ -93,9 +93,11 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const uint8_t* mask[2];
   float slope[2] = {};
   int diagonal[2];
+  int64_t bias_place[2] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = fragment_row(2 * i), in = min(row, rows - 1);
+    if (kBias) bias_place[i] = call.bias_place(b, head_of(in)) + query_of(in) * call.bias_row;
     if (call.alibi.data) slope[i] = call.alibi.get<T>(head_of(in));
     diagonal[i] = query_of(in) + sequence.shift;
     row_keys[i] = row < rows ? call.band.keys(sequence, query_of(row)) : Range{0, 0};
@@ -118,8 +120,13 @@ __global__ void __launch_bounds__(Tile::kThreads)
       for (int e = 0; e < 4; ++e) {
         const int key = first + j * 8 + fragment_column(e), row = e / 2;
         if (!score.is_product) scores[0][j][e] = score.of(scores[0][j][e]) + alibi_bias(slope[row], diagonal[row], key);
-        const bool is_visible =
+        bool is_visible =
             row_keys[row].has(key) && key < keys.end && (!mask[row] || mask[row][call.mask.has_columns() ? key : 0]);
+        if (kBias && is_visible) {
+          const float bias = call.bias.at<T>(bias_place[row], key);
+          scores[0][j][e] += bias;
+          is_visible = bias != kNegInf<float>;
+        }
         if (is_visible)
           any |= 1u << row;
         else
@@ -246,8 +253,10 @@ Status launch_split(const Attention& call, const Splits& splits, const Context& 
   const int row_tiles = (call.queries * call.group + Tile::kRows - 1) / Tile::kRows;
   const int64_t blocks = call.sequences * splits.count * call.key_heads * row_tiles;
   const bool aligned = are_aligned<T>(call.q) && are_aligned<T>(call.k) && are_aligned<T>(call.v);
-  return launch(context, attention_split_kv_kernel<T, Tile>, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call,
-                Scores<T>(call), splits, row_tiles, aligned);
+  const auto kernel = call.bias.is_given() ? attention_split_kv_kernel<T, Tile, /*kBias=*/true>
+                                           : attention_split_kv_kernel<T, Tile, /*kBias=*/false>;
+  return launch(context, kernel, Grid{blocks, Tile::kThreads, Tile::kSharedBytes}, call, Scores<T>(call), splits,
+                row_tiles, aligned);
 }
 
 template <class T, int kD>

@@ -114,6 +114,7 @@ def attend(
     softcap: float = 0.0,
     dropout: float = 0.0,
     dropout_layer: Any = None,
+    sinks: tf.Tensor | None = None,
     average_if_masked: bool = False,
 ) -> tf.Tensor:
     """Attention of [B, T, H, D] over [B, S, Hk, D].
@@ -121,6 +122,7 @@ def attend(
     Args:
         mask: a `Visibility`, a mask, or None.
         dropout: the rate at which probabilities are dropped in this call, and the layer whose generator gives the seed.
+        sinks: [H], one more score of each query.
         average_if_masked: a query that sees no key gets the mean of all values, as from
             `keras.ops.dot_product_attention`; otherwise zeros, as from `keras.layers.Softmax` with a mask.
     """
@@ -137,6 +139,7 @@ def attend(
         softcap=softcap,
         dropout=dropout,
         seed=next_seed(dropout_layer) if dropout else None,
+        sinks=sinks,
     )
     without_keys = visibility.without_keys() if average_if_masked or visibility.queries is not None else None
     if without_keys is None:

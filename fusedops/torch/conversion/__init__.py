@@ -9,7 +9,7 @@ A class is recognized by the code of its `forward`, not by its name: `hf/forms/`
 `source.py` compares.
 
 The attention of transformers' models is selected by a name in their configs: `hf/implementation.py` changes the name,
-`hf/attention.py` and `hf/masks.py` implement it.
+`hf/attention.py` and `hf/masks.py` implement it. `hf/deferred.py` converts attentions with scores in their own code.
 
 Most new families of models need no work, since they copy code of others. If a module is skipped, add its `forward` as a
 form to the matching file of `hf/forms/`, with the mixin's names of attributes. If no mixin computes it, write one in
@@ -57,10 +57,12 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
     A model of transformers whose config says `sdpa` or `eager` gets `fusedops.torch.attention`, by a name in that
     config instead of a class, and smaller masks, where all of its attentions fit the kernel. Models that share the
-    config get it, too. Calls that the kernel does not support, such as those with `output_attentions`, go to
-    transformers' own attention. Dropout has the same rate, but drops other elements. Packed sequences, in
-    `position_ids` that restart or by `cu_seq_lens_q` and `cu_seq_lens_k`, are computed by `attention_varlen`. A model
-    that counts its positions itself is not searched for them if it gets no `position_ids`.
+    config get it, too. An attention of transformers whose own code has a softmax between two products runs that code
+    without computing the scores and their softmax, which it then returns only for `output_attentions`. Calls that the
+    kernel does not support, such as those with `output_attentions`, go to transformers' own attention. Dropout has the
+    same rate, but drops other elements. Packed sequences, in `position_ids` that restart or by `cu_seq_lens_q` and
+    `cu_seq_lens_k`, are computed by `attention_varlen`. A model that counts its positions itself is not searched for
+    them if it gets no `position_ids`.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.
@@ -71,10 +73,9 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
 
     With `functions=True`, calls of torch.nn.functional's `cross_entropy`, `layer_norm`, `rms_norm`, `softmax` and
     `scaled_dot_product_attention` in the code of a module's own `forward` go to fusedops as well, if they compute the
-    same: in the module's dtype, over the last dimension, and attention with a mask of booleans or none, where causality
-    finds as many keys as queries. Other calls, and calls in functions or methods that `forward` calls, go to torch. The
-    new class has a copy of the code with copied global variables, so later changes of variables in its Python module
-    have no effect.
+    same: in the module's dtype, over the last dimension, and attention where causality finds as many keys as queries.
+    Other calls, and calls in functions or methods that `forward` calls, go to torch. The new class has a copy of the
+    code with copied global variables, so later changes of variables in its Python module have no effect.
 
     With `fuse_loss=True`, a causal language model of transformers whose head is a plain linear layer computes its loss
     from the last hidden states, while it is in training mode and gets labels. A softcap of the logits is supported. A

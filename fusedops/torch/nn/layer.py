@@ -95,7 +95,9 @@ def parameter(module: torch.nn.Module, name: str) -> Any:
 def unfused_input(x: Any, what: str = "input") -> str | None:
     """The reason why the kernels do not support x, or None: they need dense floating-point tensors."""
     if not isinstance(x, torch.Tensor):
-        return f"the {what} is a symbol of torch.fx" if internals.is_symbol(x) else None
+        if internals.is_symbol(x):
+            return f"the {what} is a symbol of torch.fx"
+        return f"the {what} is a {type(x).__name__}" if hasattr(x, "__torch_function__") else None
     if x.dtype not in FLOATING:
         return f"the {what} is {name(x.dtype)}"
     if x.layout is not torch.strided:

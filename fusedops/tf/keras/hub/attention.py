@@ -12,7 +12,7 @@ from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 
 
-def _once(name: str) -> property:
+def without_repeats(name: str) -> property:
     """The number of repeats of keys and values in `call`, always 1: the kernel shares them among heads."""
 
     def set_value(self: Any, value: int) -> None:
@@ -26,8 +26,8 @@ class FusedAttention(HubLayer):
 
     needs: ClassVar[tuple[str, ...]] = ("_inv_norm_factor", "_compute_attention")
 
-    num_key_value_groups = _once("num_key_value_groups")
-    _num_key_value_groups = _once("_num_key_value_groups")  # Mistral's name for it
+    num_key_value_groups = without_repeats("num_key_value_groups")
+    _num_key_value_groups = without_repeats("_num_key_value_groups")  # Mistral's name for it
 
     def why_not(self, inputs: Any = None) -> str | None:
         return super().why_not(inputs) or unsupported_heads(head_dim=self._features())

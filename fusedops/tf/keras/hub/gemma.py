@@ -24,28 +24,13 @@ class RMSNormalization(FusedRMSNorm, rms_normalization.RMSNormalization):
     weight_offset = 1.0
 
 
-@saved
-class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
-    needs = (
-        *("query_dense", "key_dense", "value_dense", "output_dense", "rope_layer", "dropout_layer", "dropout"),
-        *("num_key_value_heads", "num_query_heads", "head_dim", "hidden_dim", "query_head_dim_normalize"),
-        *("logit_soft_cap", "use_sliding_window_attention", "sliding_window_size", "_mask_sliding_window"),
-        "_compute_attention",
-    )
-    arguments = 5
+class GroupedAttention(HubLayer):
+    """The attention of the Gemma families, whose own code projects, rotates and caches."""
+
+    needs: ClassVar[tuple[str, ...]] = ("dropout_layer", "dropout", "head_dim", "logit_soft_cap", "_compute_attention")
 
     def why_not(self, inputs: Any = None) -> str | None:
         return super().why_not(inputs) or unsupported_heads(head_dim=self.head_dim)
-
-    def fused_call(self, given: Any) -> Any:
-        x, mask, training = given.x, given.attention_mask, given.training
-        if not isinstance(mask, Visibility):
-            return super().call(x, mask, given.cache, given.cache_update_index, training)
-        # Gemma's own order of features after the rotation is left out: it is the same for queries and keys, so their
-        # products do not change. Zeroing queries that see no key is left out, too: their probabilities are zero.
-        query, key = (self.rope_layer(dense(x)) for dense in (self.query_dense, self.key_dense))
-        attended = self._compute_attention(query, key, self.value_dense(x), mask, training=training)
-        return self.output_dense(attended)
 
     def _compute_attention(
         self,
@@ -60,14 +45,55 @@ class CachedGemmaAttention(HubLayer, gemma_attention.CachedGemmaAttention):
             return super()._compute_attention(
                 q, k, v, keras_mask(attention_mask), training=training, cache_update_index=cache_update_index
             )
-        if self.use_sliding_window_attention and attention_mask is not None:
-            if isinstance(attention_mask, Visibility):
-                attention_mask = replace(attention_mask, window=self.sliding_window_size)
-            else:
-                attention_mask = self._mask_sliding_window(attention_mask, cache_update_index=cache_update_index)
-        scale = 1 / math.sqrt(self.head_dim if self.query_head_dim_normalize else self.hidden_dim // q.shape[2])
+        mask = self._in_window(attention_mask, cache_update_index)
         dropout = {"dropout": self.dropout if training else 0.0, "dropout_layer": self.dropout_layer}
-        return attend(q, k, v, attention_mask, scale, softcap=self.logit_soft_cap or 0.0, **dropout)
+        return attend(q, k, v, mask, self._scale(), softcap=self.logit_soft_cap or 0.0, **dropout)
+
+    def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
+        """The mask within the layer's own window."""
+        return mask
+
+    def _scale(self) -> float:
+        return 1.0
+
+
+class WindowedAttention(GroupedAttention):
+    """With a scale and a window in some layers, as in Gemma 2 and 3."""
+
+    needs: ClassVar[tuple[str, ...]] = (
+        *(*GroupedAttention.needs, "num_query_heads", "hidden_dim", "query_head_dim_normalize"),
+        *("use_sliding_window_attention", "sliding_window_size", "_mask_sliding_window"),
+    )
+
+    def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
+        if not self.use_sliding_window_attention or mask is None:
+            return mask
+        if isinstance(mask, Visibility):
+            return replace(mask, window=self.sliding_window_size)
+        return self._mask_sliding_window(mask, cache_update_index=cache_update_index)
+
+    def _scale(self) -> float:
+        features = self.head_dim if self.query_head_dim_normalize else self.hidden_dim // self.num_query_heads
+        return 1 / math.sqrt(features)
+
+
+@saved
+class CachedGemmaAttention(WindowedAttention, gemma_attention.CachedGemmaAttention):
+    needs = (
+        *WindowedAttention.needs,
+        *("query_dense", "key_dense", "value_dense", "output_dense", "rope_layer", "num_key_value_heads"),
+    )
+    arguments = 5
+
+    def fused_call(self, given: Any) -> Any:
+        x, mask, training = given.x, given.attention_mask, given.training
+        if not isinstance(mask, Visibility):
+            return super().call(x, mask, given.cache, given.cache_update_index, training)
+        # Gemma's own order of features after the rotation is left out: it is the same for queries and keys, so their
+        # products do not change. Zeroing queries that see no key is left out, too: their probabilities are zero.
+        query, key = (self.rope_layer(dense(x)) for dense in (self.query_dense, self.key_dense))
+        attended = self._compute_attention(query, key, self.value_dense(x), mask, training=training)
+        return self.output_dense(attended)
 
 
 class GatedBlock(HubLayer):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_hub.src.models.gemma3 import gemma3_decoder_block, gemma3_layers
+from keras_hub.src.models.gemma3 import gemma3_attention, gemma3_decoder_block, gemma3_layers
 
 from fusedops.tf.keras.hub import saved
-from fusedops.tf.keras.hub.gemma import GatedBlock
+from fusedops.tf.keras.hub.gemma import GatedBlock, WindowedAttention
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
 @saved
 class RMSNormalization(FusedRMSNorm, gemma3_layers.RMSNormalization):
     weight_offset = 1.0
+
+
+@saved
+class CachedGemma3Attention(WindowedAttention, gemma3_attention.CachedGemma3Attention):
+    pass
 
 
 @saved

@@ -6,11 +6,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras_hub.src.models.gemma4 import gemma4_decoder_block, gemma4_layers
+from keras_hub.src.models.gemma4 import gemma4_attention, gemma4_decoder_block, gemma4_layers
 
 import fusedops.tf as fo
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.gated import gated_product
+from fusedops.tf.keras.hub.gemma import GroupedAttention
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
@@ -27,6 +28,11 @@ class Gemma4VNorm(FusedRMSNorm, gemma4_layers.Gemma4VNorm):
 
     def _weight(self, x: tf.Tensor) -> None:
         return None
+
+
+@saved
+class Gemma4TextAttention(GroupedAttention, gemma4_attention.Gemma4TextAttention):
+    """The decoder block applies windows, and norms of queries and keys replace the scale."""
 
 
 @saved

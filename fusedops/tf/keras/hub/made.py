@@ -20,7 +20,8 @@ def counterparts(where: str, mixin: type) -> Callable[[str], type]:
             base = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):  # this version of KerasHub has no such model
             continue
-        kind = type(name, (mixin, base), {"__module__": mixin.__module__})
+        members = mixin.members(base) if hasattr(mixin, "members") else {}
+        kind = type(name, (mixin, base), {"__module__": mixin.__module__, **members})
         made[name] = saved(kind)
 
     def find(name: str) -> type:

@@ -158,13 +158,22 @@ def _step(kind: type) -> Match | None:
     from fusedops.torch.conversion.hf.rotary import rotations
 
     likes = {rotation.like: None for _, rotation in rotations(kind)}
+    like = f"{' and '.join(likes)}'s rotary embedding" if likes else ""
+    if "transformers" in sys.modules:
+        try:
+            from fusedops.torch.conversion.hf import deferred
+
+            if deferred.computes_scores(kind):
+                return Match("deferred.DeferredAttention", like)
+        except ImportError:  # as `all_forms` says
+            pass
     if likes:
-        return Match("rotary.RotaryAttention", f"{' and '.join(likes)}'s rotary embedding")
+        return Match("rotary.RotaryAttention", like)
     if "transformers" not in sys.modules:
         return None
     try:
         from fusedops.torch.conversion.hf import loss, positions
-    except ImportError:  # as `all_forms` says
+    except ImportError:
         return None
     if loss.is_language_model(kind):
         return Match(LANGUAGE_MODEL, "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,11 +19,23 @@ from fusedops.torch.conversion.hf.internals import (
 )
 from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
-NAMES = {"sdpa": "fusedops", "eager": "fusedops_eager"}
-"""Our names by transformers' names, which handle the calls that the kernel does not support."""
+
+class Name(NamedTuple):
+    """An attention of ours: the name of transformers', which handles the calls that the kernel does not support."""
+
+    original: str
+    has_full_masks: bool  # transformers' own masks instead of compact ones
+
+
+NAMES = {
+    "fusedops": Name("sdpa", False),
+    "fusedops_eager": Name("eager", False),
+    "fusedops_full_masks": Name("sdpa", True),
+    "fusedops_eager_full_masks": Name("eager", True),
+}
 _MAX_FEATURES = 256
-# Arguments of some attentions that the kernel does not support: score bias, paged cache, sinks of another kind.
-_UNSUPPORTED = ("position_bias", "sinks", "cache")
+# Arguments of some attentions that the kernel does not support: paged cache, sinks of another kind.
+_UNSUPPORTED = ("sinks", "cache")
 _Result = tuple[Tensor, Tensor | None]
 _Attention = Callable[..., _Result]
 
@@ -54,7 +66,7 @@ def why_not(
         scaling, output_attentions, options: as passed by the attention's module.
     """
     if visible is None:
-        return "its mask is not one of booleans"
+        return "its mask is not one of booleans, nor added to the scores"
     if output_attentions:
         return "the kernel does not keep the attention's weights"
     for name in _UNSUPPORTED if options else ():
@@ -103,6 +115,7 @@ def _packed(mask: Tensor | None, options: Mapping[str, Any]) -> tuple[Tensor, Te
 
 def _attend(
     original: Callable[..., _Result],
+    is_by_mask: bool,
     module: Any,
     query: Tensor,
     key: Tensor,
@@ -113,11 +126,17 @@ def _attend(
     is_causal: bool | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    position_bias: Tensor | None = None,
     **options: Any,
 ) -> _Result:
-    """The attention as transformers calls it, on [B, heads, positions, features]. Modules pass sinks as `s_aux`."""
+    """The attention as transformers calls it, on [B, heads, positions, features]. Modules pass sinks as `s_aux`.
+
+    Args:
+        is_by_mask: True if the mask alone says that the attention is causal, as for transformers' eager attention.
+    """
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = causal and not is_by_mask
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
     window = sliding_window if causal else None
     if packed := _packed(attention_mask, options):
@@ -129,7 +148,8 @@ def _attend(
             )
             return y.view(query.shape[0], queries, *y.shape[1:]), None
         attention_mask = masks.of_packed(packed[0], query.shape[0], queries, causal, window)
-    is_whole = attention_mask is None and softcap is None and (queries == keys or 1 == queries <= keys or not causal)
+    is_plain_call = attention_mask is None and position_bias is None and softcap is None
+    is_whole = is_plain_call and (queries == keys or 1 == queries <= keys or not causal)
     if (
         is_whole
         and _is_supported_call(query, scaling, options)
@@ -142,10 +162,13 @@ def _attend(
             return y, None
         except REFUSED:
             pass  # the code below finds the reason
-    named = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
-    visible = masks.visible(attention_mask, queries, keys, causal, sliding_window)
+    is_causal = False if is_by_mask else is_causal
+    named: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
+    named |= {} if position_bias is None else {"position_bias": position_bias}
+    visible = masks.visible(attention_mask, queries, keys, causal, sliding_window, position_bias)
     if leaves_cap_out or why_not(query, key, value, visible, scaling, **options) or visible is None:
-        if visible is not None and (attention_mask is not None or sliding_window is not None):
+        is_in_options = attention_mask is None and causal and sliding_window is not None
+        if visible is not None and (is_in_options or masks.is_compact(attention_mask)):
             attention_mask = visible.full(queries, keys, query.device)
         return original(module, query, key, value, attention_mask, sliding_window=sliding_window, **named, **options)
     if visible.keys != keys:
@@ -159,9 +182,11 @@ def _attend(
         mask=visible.mask,
         window=visible.window,
         lengths=visible.lengths,
+        query_offset=visible.first_query,
         softcap=softcap or 0.0,
         dropout=dropout,
         sinks=options.get("s_aux"),
+        bias=None if visible.bias is None else masks.as_bias(visible.bias, query),
     )
     return y, None
 
@@ -185,6 +210,8 @@ def _sdpa(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 _ORIGINALS: dict[str, Callable[..., _Result]] = {"sdpa": _sdpa, "eager": _eager}
 
-for _original, _name in NAMES.items():
-    ALL_ATTENTION_FUNCTIONS.register(_name, functools.partial(_attend, _ORIGINALS[_original]))
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_name, masks.mask)
+for _name, _by in NAMES.items():
+    _is_by_mask = _by == ("eager", True)
+    ALL_ATTENTION_FUNCTIONS.register(_name, functools.partial(_attend, _ORIGINALS[_by.original], _is_by_mask))
+    _mask = ALL_MASK_ATTENTION_FUNCTIONS[_by.original] if _by.has_full_masks else masks.mask
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_name, _mask)

@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 
-_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
+from fusedops.torch.conversion.hf.code import steps
+
+REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # modules without attentions
 _MAX_FEATURES = 256
 
@@ -59,30 +61,32 @@ def convert(modules: Sequence[torch.nn.Module]) -> list[Change]:
     owners = _owners(modules)
     ours = names()
     reasons = {id(owner.config): why_not(owner) for owner in owners}
+    full = {id(owner.config) for owner in owners if needs_full_masks(owner)}
     found = []
     for owner in owners:
         before = str(owner.implementation)
-        within = [each for model in owner.models for each in _attentions(model.modules())]
+        within = [each for model in owner.models for each in _attentions(model.modules())] or owner.attentions
         # A config without attentions may make the masks for those of submodules.
         reason_within = next((reason for each in within if (reason := reasons[id(each.config)])), None)
         reason = reasons[id(owner.config)] or (None if owner.attentions else reason_within)
-        if reason is None and within and before in ours:
-            select([(owner.config, ours[before])])
+        if reason is None and within and before not in ours:
+            has_full_masks = not full.isdisjoint(id(each.config) for each in (owner, *within))
+            select([(owner.config, next(new for new, old in ours.items() if old == (before, has_full_masks)))])
         if owner.attentions:
             change = Change(tuple(owner.attentions), before, reason or "")
-            found.append(replace(change, is_found=before in ours.values()))
+            found.append(replace(change, is_found=before in ours))
     return found
 
 
 def revert(modules: Iterable[torch.nn.Module]) -> None:
     """Restores the original name in every config."""
-    originals = {new: name for name, new in names().items()}
-    select([(config, originals[name]) for config, name in selected(modules) if name in originals])
+    ours = names()
+    select([(config, ours[name].original) for config, name in selected(modules) if name is not None and name in ours])
 
 
 def is_ours(module: torch.nn.Module) -> bool:
     """True if a module is an attention whose config selects ours."""
-    return any(owner.attentions and owner.implementation in names().values() for owner in _owners([module]))
+    return any(owner.attentions and owner.implementation in names() for owner in _owners([module]))
 
 
 def reasons(modules: Iterable[torch.nn.Module]) -> dict[Any, str | None]:
@@ -110,39 +114,43 @@ def why_not(owner: Owner) -> str | None:
     except ImportError as error:
         return f"this version of transformers is not known: {error}"
     name = owner.implementation
-    if name in attention.NAMES.values():
+    if name in attention.NAMES:
         return None
-    if name not in attention.NAMES:
+    if name not in {each.original for each in attention.NAMES.values()}:
         return f"it is {name}, which was chosen by user code"
     if getattr(owner.config, "output_attentions", False):
         return "its config asks for the weights of the attention"
+    if name == "eager" and not owner.models:
+        return "no model makes masks by its config"
     for model in owner.models:
         if not model._can_set_attn_implementation():
             return f"{type(model).__name__} has code of its own for it"
-        if not model._supports_flash_attn:
-            return f"transformers has no flash attention for {type(model).__name__}, nor short masks"
     for module in (*owner.models, *owner.others, *owner.attentions):
-        if "sdpa" in _words_of(module):
+        kind: type = type(module)
+        if _compares_name(kind):
             return f"the code of {type(module).__name__} asks for its name"
+    return next((reason for module in owner.attentions if (reason := _unfused(module, name))), None)
+
+
+def needs_full_masks(owner: Owner) -> bool:
+    """True if the code of a config's modules may read masks, or expects all of causality or windows in them."""
+    if not all(model._supports_flash_attn for model in owner.models):
+        return True
     has_sdpa = all(model._supports_sdpa for model in owner.models)  # sdpa uses `is_causal`, too
     for module in owner.attentions:
         if not has_sdpa and getattr(module, "is_decoder", False) and not getattr(module, "is_causal", True):
-            return "it leaves it to its mask whether it is causal"
-        if reason := _unfused(module, name):
-            return reason
-    return None
+            return True
+        if _has_window(module.config) and "sliding_window" not in _words_of(module):
+            return True
+    return False
 
 
 def _unfused(module: Any, name: str) -> str | None:
     from fusedops.torch.conversion.hf import attention
 
     words = _words_of(module)
-    if "position_bias" in words:
-        return "it has a bias of positions, which the kernel has not"
     if "sinks" in words and "s_aux" not in words:
         return "it has sinks, which it does not pass to transformers' attention functions"
-    if _has_window(module.config) and "sliding_window" not in words:
-        return "it does not pass on its sliding window"
     features = getattr(module, "head_dim", None)
     if isinstance(features, int) and features > _MAX_FEATURES:
         return f"its heads have {features} features; the kernel takes up to {_MAX_FEATURES}"
@@ -158,7 +166,7 @@ def _has_window(config: Any) -> bool:
         return True
 
 
-def names() -> Mapping[str, str]:
+def names() -> Mapping[str, Any]:
     """`attention.NAMES`, which are then registered; empty without a known version of transformers."""
     if "transformers" not in sys.modules:
         return {}
@@ -185,7 +193,7 @@ def _owners(modules: Iterable[torch.nn.Module]) -> list[Owner]:
         owner = found.setdefault(id(config), Owner(config))
         if isinstance(module, PreTrainedModel):
             owner.models.append(module)
-        elif _REGISTRY in _words_of(module):
+        elif REGISTRY in _words_of(module):
             owner.attentions.append(module)
         else:
             owner.others.append(module)
@@ -195,18 +203,18 @@ def _owners(modules: Iterable[torch.nn.Module]) -> list[Owner]:
 def _attentions(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
     for module in modules:
         config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal") and _REGISTRY in _words_of(module):
+        if hasattr(config, "_attn_implementation_internal") and REGISTRY in _words_of(module):
             yield module
 
 
 def _words_of(module: Any) -> frozenset[str]:
     """The names and strings in the code of a module's class."""
     kind: type = type(module)
-    return _words_of_class(kind)
+    return words_of_class(kind)
 
 
 @functools.cache
-def _words_of_class(kind: type) -> frozenset[str]:
+def words_of_class(kind: type) -> frozenset[str]:
     found: set[str] = set()
     for base in kind.__mro__:
         if not base.__module__.startswith(_BASES):
@@ -215,6 +223,21 @@ def _words_of_class(kind: type) -> frozenset[str]:
                 if isinstance(function, FunctionType):
                     found.update(_words(function.__code__))
     return frozenset(found)
+
+
+@functools.cache
+def _compares_name(kind: type) -> bool:
+    """True if the code of a class has the name sdpa, except as a key of the registry."""
+    for base in kind.__mro__:
+        for value in vars(base).values() if not base.__module__.startswith(_BASES) else ():
+            function = inspect.unwrap(value) if callable(value) else None
+            before = None
+            for step in steps(function.__code__) if isinstance(function, FunctionType) else ():
+                words = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+                if "sdpa" in words and before != REGISTRY:
+                    return True
+                before = step.argval
+    return False
 
 
 def _words(code: CodeType) -> Iterator[str]:

@@ -5,7 +5,7 @@ Each is imported on first use: a version that lacks one loses only the counterpa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusedops import lazy
 
@@ -44,3 +44,10 @@ else:
             "sdpa_mask": "transformers.masking_utils",
         },
     )
+
+
+def active_collector() -> Any:
+    """The variable with the outputs of submodules that a model collects, by their names; None if it collects none."""
+    from transformers.utils import output_capturing
+
+    return output_capturing._active_collector

@@ -6,10 +6,12 @@ and passes it to each attention. Our function makes one of these, which `visible
     None                      as in transformers' sdpa. Causal: T queries see the first T keys, of which a cache may
                               hold more, and a single query sees all keys. Not causal: all keys are visible.
     bool [B, n]               causal: the last query is at key n - 1, the last valid one; False is padding
+    int64 [B, 1, 1, 1 or S]   causal, in a static cache: twice the position of the first query, plus 1 for a valid key
     int32 [B, 1, 1, 1]        not causal: the number of keys of each sequence
     int32 [n + 1]             causal: the offsets of n packed sequences among all B · T positions
     bool [B, 1, 1 or T, S]    the full mask
 
+The masks of transformers' own functions are None, full masks of booleans, or floating and added to the scores.
 With all but the last, the attention applies the sliding window, which it gets from its module, as flash attention does.
 transformers passes masks of four dimensions, and those of two dimensions for flash attention, on unchanged.
 """
@@ -85,9 +87,14 @@ def mask(
     if not torch.compiler.is_compiling() and (found := _packed(mask_function)):
         numbers, within = found
         return _offsets(numbers) if is_plain(within) else full()
-    is_causal = is_plain(mask_function)
-    if not allow_is_causal_skip or not is_causal or (isinstance(q_offset, Tensor) and is_tracing(q_offset)):
+    if not allow_is_causal_skip or not is_plain(mask_function):
         return full()
+    if isinstance(q_offset, Tensor) and is_tracing(q_offset):
+        if kv_offset != 0 or (q_length == 1 and attention_mask is not None):
+            return full()
+        padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+        visible = None if padding is None else padding[:, :kv_length]
+        return _from_position(q_offset, batch_size, visible, q_length == 1 and local_size is None)
     before = int(q_offset) - kv_offset  # the number of keys before the first query's own
     length = before + q_length
     if length > kv_length:
@@ -98,11 +105,25 @@ def mask(
         visible = None
     if visible is None and (before == 0 or (q_length == 1 and length == kv_length)):
         return None
+    if visible is None and kv_offset == 0:
+        position = torch.full((), before, device=device)
+        return _from_position(position, batch_size, None, q_length == 1 and local_size is None)
     # The full mask of one query is as small. A mask with kv_offset must not be sliced twice: masks that are made ahead
     # for a static cache reach this function again.
     if q_length == 1 or kv_offset != 0:
         return full()
     return torch.ones(batch_size, length, dtype=torch.bool, device=device) if visible is None else visible
+
+
+def _from_position(position: Tensor, batch_size: int, visible: Tensor | None, is_last_of_all: bool) -> Tensor:
+    """The mask of queries from a position on, over keys of which those in [B, S] are valid.
+
+    `is_last_of_all` stands for a single query without a window, which sees all keys before its own.
+    """
+    if is_last_of_all and visible is None:
+        return (position + 1).to(torch.int32).expand(batch_size)[:, None, None, None]
+    mask = (2 * position.to(torch.int64)).expand(batch_size, 1)
+    return (mask + (1 if visible is None else visible))[:, None, None]
 
 
 def _packed(function: Callable[..., Any]) -> tuple[Tensor, Callable[..., Any]] | None:
@@ -173,6 +194,8 @@ class Visible:
     window: int | None = None
     mask: Tensor | None = None
     lengths: Tensor | None = None
+    bias: Tensor | None = None  # added to the scores
+    first_query: Tensor | None = None  # position, instead of keys - queries
 
     def full(self, queries: int, all_keys: int, device: Any) -> Tensor | None:
         """One mask, [B or 1, 1, T or 1, S]; None if all keys are visible."""
@@ -183,15 +206,36 @@ class Visible:
         if self.lengths is not None:
             full = key < self.lengths[:, None, None, None]
         if self.causal:
-            query = torch.arange(queries, device=device)[:, None] + (self.keys - queries)
+            before = self.keys - queries if self.first_query is None else self.first_query[:, None, None, None]
+            query = torch.arange(queries, device=device)[:, None] + before
             causal = key <= query
             if self.window is not None:
                 causal = causal & (key > query - self.window)
-            full = causal[None, None] if full is None else full & causal
+            causal = causal.view(-1, 1, queries, all_keys)
+            full = causal if full is None else full & causal
         return full
 
 
-def visible(mask: Tensor | None, queries: int, keys: int, is_causal: bool, window: int | None) -> Visible | None:
+def as_bias(bias: Tensor, query: Tensor) -> Tensor:
+    """A bias in a dtype that the operator takes beside a query."""
+    if query.dtype in (torch.float16, torch.bfloat16):
+        return bias if bias.dtype is query.dtype else bias.float()
+    return bias.to(query.dtype)
+
+
+def is_compact(mask: Tensor | None) -> bool:
+    """True for a mask of ours that transformers' attentions do not take."""
+    return mask is not None and (mask.dim() != 4 or mask.dtype in (torch.int32, torch.int64))
+
+
+def visible(
+    mask: Tensor | None,
+    queries: int,
+    keys: int,
+    is_causal: bool,
+    window: int | None,
+    bias: Tensor | None = None,
+) -> Visible | None:
     """The visible keys for a mask; None if the kernel does not support the mask.
 
     Args:
@@ -200,17 +244,32 @@ def visible(mask: Tensor | None, queries: int, keys: int, is_causal: bool, windo
         keys: S.
         is_causal: whether the attention is causal if there is no mask.
         window: the size of the sliding window of a causal attention.
+        bias: added to the scores, beside the mask.
     """
+    if bias is not None and (bias.dim() != 4 or not bias.dtype.is_floating_point):
+        return None
     if mask is None:
         if not is_causal:
-            return Visible(keys)
+            return Visible(keys, bias=bias)
         if queries > keys:
             return None
-        return Visible(keys if queries == 1 else queries, True, window)
+        visible = keys if queries == 1 else queries
+        return Visible(visible, True, window, bias=_of_keys(bias, visible))
     if mask.dim() == 2 and mask.dtype is torch.bool and mask.shape[1] <= keys:
-        return Visible(mask.shape[1], True, window, mask[:, None, None])
+        visible = mask.shape[1]
+        return Visible(visible, True, window, mask[:, None, None], bias=_of_keys(bias, visible))
+    if mask.dtype is torch.int64 and mask.dim() == 4:
+        valid = (mask & 1).bool() if mask.shape[-1] > 1 else None
+        return Visible(keys, True, window, valid, bias=bias, first_query=(mask[:, 0, 0, 0] >> 1).int())
     if mask.dtype is torch.int32 and mask.dim() == 4:
-        return Visible(keys, lengths=mask.flatten())
-    if mask.dtype is torch.bool and mask.dim() == 4 and mask.shape[-1] == keys:
-        return Visible(keys, mask=mask)
-    return None
+        return Visible(keys, lengths=mask.flatten(), bias=bias)
+    if mask.dim() != 4 or mask.shape[-1] not in (1, keys):
+        return None
+    if mask.dtype is torch.bool:
+        return Visible(keys, mask=mask, bias=bias)
+    return Visible(keys, bias=mask if bias is None else bias + mask) if mask.dtype.is_floating_point else None
+
+
+def _of_keys(bias: Tensor | None, count: int) -> Tensor | None:
+    """The bias of the first keys."""
+    return bias if bias is None or bias.shape[-1] == 1 else bias[..., :count]

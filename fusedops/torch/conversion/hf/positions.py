@@ -45,7 +45,7 @@ class OwnPositions(HFLayer):
             made = with_global(made, name, _without_positions(plain.__globals__[name]))
         unpacked = _wrapped_alike(theirs, plain, made)
         number = plain.__code__.co_varnames.index(_POSITIONS) - 1  # without self
-        ours = frozenset(implementation.names().values())
+        ours = frozenset(implementation.names())
 
         @functools.wraps(theirs)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -27,22 +27,31 @@ class RotaryAttention(HFLayer):
 
     @classmethod
     def members(cls, kind: type) -> dict[str, Any]:
-        forward, decorate = without_no_grad(kind.forward)  # type: ignore[attr-defined]
-        found = list(rotations(kind))
-        if not found:
-            raise UnknownClass("its forward calls no rotary embedding that is known")
-        original = forward
-        for name, rotation in found:
-            plain = forward.__globals__[name]
-            forward = with_global(forward, name, fused(plain, rotation))
-            if made := normed_rotary.with_norms(forward, name):
-                read, rotate = _reader(plain, rotation), _Rotate(rotation)
-                value = normed_rotary.fused(read, rotate, forward.__globals__[name])
-                forward = with_global(made, normed_rotary.NAME, value)
-        return {"forward": decorate(with_prepared_input(forward, original))}
+        return {"forward": with_kernel(kind, kind.forward)}  # type: ignore[attr-defined]
 
     def unfused(self) -> str | None:
         return None if any(rotations(self.original)) else "its forward calls no rotary embedding that is known"
+
+
+def with_kernel(kind: type, forward: Any) -> Any:
+    """A copy of a forward of the class that calls our rotary embedding.
+
+    Raises:
+        UnknownClass: the class has no rotary embedding that is known.
+    """
+    forward, decorate = without_no_grad(forward)
+    found = list(rotations(kind))
+    if not found:
+        raise UnknownClass("its forward calls no rotary embedding that is known")
+    original = forward
+    for name, rotation in found:
+        plain = forward.__globals__[name]
+        forward = with_global(forward, name, fused(plain, rotation))
+        if made := normed_rotary.with_norms(forward, name):
+            read, rotate = _reader(plain, rotation), _Rotate(rotation)
+            value = normed_rotary.fused(read, rotate, forward.__globals__[name])
+            forward = with_global(made, normed_rotary.NAME, value)
+    return decorate(with_prepared_input(forward, original))
 
 
 def rotations(kind: type) -> Iterator[tuple[str, Rotation]]:
