@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.nn.attention import MAX_FEATURES
+from fusedops.torch.nn.attention import MAX_FEATURES, takes_mask
 from fusedops.torch.nn.layer import as_original, is_cast, unfused_input, unfused_pass
 from fusedops.torch.nn.losses import of_classes, unfused_class_weight, unfused_target
 from fusedops.torch.nn.normalization import default_eps
@@ -91,7 +91,10 @@ def scaled_dot_product_attention(
         return functional.scaled_dot_product_attention(query, key, value, *rest, scale=scale, enable_gqa=enable_gqa)
     # The result has the memory layout of torch's fused kernels: positions before heads.
     rows = (x.transpose(-3, -2) for x in (query, key, value))
-    return fo.attention(*rows, causal=is_causal, scale=scale, mask=attn_mask, dropout=dropout_p).transpose(-3, -2)
+    is_bool = attn_mask is not None and attn_mask.dtype is torch.bool
+    mask, bias = (attn_mask, None) if is_bool else (None, attn_mask)
+    options: dict[str, Any] = {"causal": is_causal, "scale": scale, "dropout": dropout_p}
+    return fo.attention(*rows, mask=mask, bias=bias, **options).transpose(-3, -2)
 
 
 KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -114,7 +117,7 @@ def _is_attended(query: Any, key: Any, value: Any, mask: Any, shares_keys: bool)
         return False
     if not query.dtype is key.dtype is value.dtype or max(query.shape[-1], value.shape[-1]) > MAX_FEATURES:
         return False
-    if mask is not None and (mask.dtype is not torch.bool or mask.dim() > query.dim()):
+    if mask is not None and (mask.dim() > query.dim() or not takes_mask(query, mask)):
         return False
     heads, key_heads = query.shape[-3], key.shape[-3]
     is_shared = heads == key_heads or (shares_keys and key_heads > 0 and heads % key_heads == 0)
