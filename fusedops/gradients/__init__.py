@@ -15,6 +15,7 @@ need the output.
     multiply, absolute, erf, rsqrt, sigmoid, tanh   elementwise
     sum                                   over all elements
     sum_last, mean_last                   over the last dimension, which keeps size 1
+    broadcast(x, like)                    x with like's shape
     expand_last, first                    adds a last dimension of size 1, removes it
     halves                                the two halves of the last dimension
     log_softmax                           over the last dimension

@@ -69,6 +69,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": jnp.abs,
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
+    "broadcast": lambda x, like: jnp.broadcast_to(x, like.shape),
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.astype(like.dtype),
     "columns": _columns,

@@ -97,6 +97,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": tf.abs,
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
+    "broadcast": lambda x, like: tf.broadcast_to(x, tf.shape(like)),
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: tf.cast(x, like.dtype),
     "columns": _columns,

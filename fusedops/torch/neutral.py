@@ -101,6 +101,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": torch.abs,
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
+    "broadcast": lambda x, like: x.expand(like.shape),
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.to(like.dtype),
     "columns": _columns,
