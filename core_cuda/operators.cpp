@@ -90,6 +90,7 @@ std::span<const Operator> built_in_operators() {
       sgd(),
       softmax(),
       softmax_backward(),
+      softmax_bias_backward(),
   };
   return table;
 }

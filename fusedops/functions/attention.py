@@ -229,9 +229,15 @@ def attention_varlen(
 
 
 def softmax(
-    x: Tensor, *more: Refused, scale: float = 1.0, mask: Tensor | None = None, causal: bool = False, **others: Refused
+    x: Tensor,
+    *more: Refused,
+    scale: float = 1.0,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    bias: Tensor | None = None,
+    **others: Refused,
 ) -> Tensor:
-    """exp(scale·x) / Σ exp(scale·x), over the last dimension.
+    """exp(scale·x + bias) / Σ exp(scale·x + bias), over the last dimension.
 
     Masked elements are ignored, even NaN and infinity: their probability and their gradient are zero. A row in which
     every element is masked is all zeros. Elements above the causal diagonal are not even read.
@@ -242,13 +248,15 @@ def softmax(
         mask: bool, of x's shape or broadcastable to it; True keeps an element.
         causal: keeps column j of row i where j ≤ i + columns - rows, on the last two dimensions, so that the last row
             sees all columns. x then needs two dimensions. An element must be kept by both the mask and causality.
+        bias: x's dtype or float32, of x's shape or broadcastable to it; -inf masks an element.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once. A row's bits do not
         depend on the other rows.
 
     Gradient:
-        dx = scale · y · (dy - Σ dy·y), with the sum over the row.
+        dx = scale · y · (dy - Σ dy·y), with the sum over the row. That of a bias is the sum of y · (dy - Σ dy·y) over
+        the dimensions that it lacks, in an order that follows from the shapes alone.
 
     Raises:
         RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError (JAX): an argument has the
@@ -270,4 +278,4 @@ def softmax(
     """
     if more or others:
         refuse("softmax", more, others)
-    return ops.softmax(x, mask, scale=scale, causal=causal)
+    return ops.softmax(x, mask, bias, scale=scale, causal=causal)

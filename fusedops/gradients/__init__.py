@@ -15,6 +15,7 @@ need the output.
     multiply, absolute, erf, log, rsqrt, sigmoid, tanh   elementwise
     sum                                   over all elements
     sum_last, mean_last                   over the last dimension, which keeps size 1
+    broadcast(x, like)                    x with like's shape
     expand_last, first                    adds a last dimension of size 1, removes it
     halves, alternating                   the two halves of the last dimension; its even and its odd elements
     clamp(x, least, most)                 elementwise, with slope 1 at both bounds

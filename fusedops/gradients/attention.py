@@ -19,6 +19,14 @@ def _softmax_backward(f: Any, c: Any, gdx: Tensor) -> Mapping[str, Any]:
     return derivative(f, c, plain, ("dy", "y"), (gdx,))
 
 
+@gradient("softmax_bias_backward", saves=("dy", "y"))
+def _softmax_bias_backward(f: Any, c: Any, gdbias: Tensor) -> Mapping[str, Any]:
+    def plain(dy: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (y * (dy - f.sum_last(dy * y)),)
+
+    return derivative(f, c, plain, ("dy", "y"), (f.broadcast(gdbias, c.y),))
+
+
 _SAVED = ("dy", "q", "k", "v", "dlse", "alibi", "sinks")
 
 

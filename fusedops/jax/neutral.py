@@ -71,6 +71,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "alternating": lambda x: (x[..., ::2], x[..., 1::2]),
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
+    "broadcast": lambda x, like: jnp.broadcast_to(x, like.shape),
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.astype(like.dtype),
     "clamp": jnp.clip,

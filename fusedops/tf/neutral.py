@@ -98,6 +98,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "alternating": lambda x: (x[..., ::2], x[..., 1::2]),
     "diagonal": _diagonal,
     "beside_sinks": _beside_sinks,
+    "broadcast": lambda x, like: tf.broadcast_to(x, tf.shape(like)),
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: tf.cast(x, like.dtype),
     "clamp": tf.clip_by_value,

@@ -83,9 +83,9 @@ class Attention(Specification):
         yield call(random, "splits-together", queries=3, features_v=5, **together, **splits)
         yield from self.with_dropout(random)
         yield from self.with_terms(random)
-        yield from self.with_bias(random)
         large = call(random, "large", queries=4, keys=33)
         yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
+        yield from self.with_bias(random)
 
     def with_dropout(self, random):
         """Numbers of keys that are not multiples of four: rows then start within a Philox counter."""
@@ -147,9 +147,9 @@ class Attention(Specification):
         yield call(random, "bias-rank-5", leading=(2, 3), bias=random_bias(random, (3, 1, 5, 7)), **shape)
         yield call(random, "bias-of-few", heads=(8, 2), queries=1, keys=300, bias=random_bias(random, (8, 1, 300)))
         for features, way in ((64, (2, 140, 150)), (128, (140, 1)), (256, (1, 150))):  # the tiles of kernels
-            shape = {"heads": (2, 1), "queries": 140, "keys": 150, "features": features, "features_v": features}
+            shape = {"leading": (1,), "heads": (2, 1), "queries": 140, "keys": 150, "features": features}
             options = {"bias": random_bias(random, way), "sinks": True, "causal": features == 64}
-            yield call(random, f"bias-tiles-{features}", **options, **shape)
+            yield call(random, f"bias-tiles-{features}", features_v=features, **options, **shape)
 
     def low_curvature_sample(self, random):
         return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})

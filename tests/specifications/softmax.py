@@ -1,11 +1,12 @@
 import numpy as np
 
-from tests.helpers.specification import Sample, Specification, bad_calls, pairwise, pick
+from tests.helpers.attention import summed_to
+from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
 
 
 class Softmax(Specification):
     name = "softmax"
-    signature = "(x, *, scale=1.0, mask=None, causal=False)"
+    signature = "(x, *, scale=1.0, mask=None, causal=False, bias=None)"
     least_rank = 1
 
     def sample(self, shape, random):
@@ -43,6 +44,26 @@ class Softmax(Specification):
             yield Sample({"x": random.normal(size=(3, 33))}, {"scale": scale}, name=f"scale-{scale}")
         yield Sample({"x": 1e4 * random.normal(size=(3, 33))}, name="large")
         yield Sample({"x": 1e4 + random.normal(size=(3, 33))}, name="far")
+        yield from self.with_bias(random)
+
+    def with_bias(self, random):
+        """Every way to broadcast, beside every option, and rows longer than a block. Minus infinity hides elements, in
+        some rows all. The gradient of a bias without columns cancels: such calls are too large for comparisons that
+        are relative to the result."""
+        for shape in ((7,), (5, 7), (3, 1, 7), (2, 1, 5, 1), (), (2, 3, 5, 7), (2, 1, 1, 7)):
+            columns = 7 if shape[-1:] == (7,) else 40
+            mask = {"mask": random.random(size=(5, columns)) < 0.7} if len(shape) > 1 else {}
+            bias = {"bias": np.asarray(random.normal(size=shape))}
+            inputs = {"x": random.normal(size=(2, 3, 5, columns)), **mask, **bias}
+            options = {"scale": -0.5, "causal": len(shape) > 2}
+            yield Sample(inputs, options, name=f"bias-{'x'.join(map(str, shape)) or 'scalar'}")
+        bias = random.normal(size=(3, 5))
+        bias[0], bias[1, ::2] = -np.inf, -np.inf
+        x = np.where(np.isfinite(bias), random.normal(size=(2, 3, 5)), np.nan)
+        yield Sample({"x": x, "bias": bias}, name="bias-hides")
+        for columns in (64, 1500):
+            x, bias = random.normal(size=(40, columns)), random.normal(size=columns)
+            yield Sample({"x": x, "bias": bias}, {"scale": 0.3}, name=f"bias-of-{columns}-columns")
 
     def low_curvature_sample(self, random):
         return Sample({"x": random.normal(size=(6, 32))}, {"scale": 1e-2})
@@ -54,8 +75,12 @@ class Softmax(Specification):
         }
         mask = [pick(random, 1, size) for size in shape[pick(random, *range(len(shape) + 1)) :]]
         masked = pick(random, True, False)
-        inputs = self.sample(shape, random).inputs
-        return Sample({**inputs, "mask": np.asarray(random.random(size=mask) < 0.7)} if masked else inputs, options)
+        inputs = dict(self.sample(shape, random).inputs)
+        if masked:
+            inputs["mask"] = np.asarray(random.random(size=mask) < 0.7)
+        if pick(random, True, False):
+            inputs["bias"] = np.asarray(random.normal(size=mask))
+        return Sample(inputs, options)
 
     def special(self, values, random):
         a, b = (grid.ravel() for grid in np.meshgrid(values, values))
@@ -65,35 +90,45 @@ class Softmax(Specification):
         yield Sample({"x": pairs}, {"scale": 0.0})
         yield Sample({"x": pairs}, {"causal": True})
         yield Sample({"x": pairs, "mask": np.array([True, False])})
+        yield Sample({"x": np.ones_like(pairs), "bias": pairs}, {"scale": 0.5})
         yield Sample({"x": np.stack([a, np.ones_like(a), b], -1), "mask": np.array([True, True, False])})
 
-    def reference(self, x, mask=None, scale=1.0, causal=False):
-        return shares(x, mask, scale, causal)[0]
+    def reference(self, x, mask=None, scale=1.0, causal=False, bias=None):
+        return shares(x, mask, scale, causal, bias)[0]
 
-    def gradients(self, dy, *, x, mask=None, scale=1.0, causal=False):
-        y, _ = shares(x, mask, scale, causal)
-        return {"x": np.asarray(scale, x.dtype) * y * (dy - np.sum(dy * y, -1, keepdims=True))}
+    def gradients(self, dy, *, x, mask=None, scale=1.0, causal=False, bias=None):
+        y, _ = shares(x, mask, scale, causal, bias)
+        with np.errstate(all="ignore"):
+            of_terms = y * (dy - np.sum(dy * y, -1, keepdims=True))
+            dx = np.asarray(scale, x.dtype) * of_terms
+        return {"x": dx} if bias is None else {"x": dx, "bias": summed_to(bias.shape, of_terms)}
 
-    def magnitude(self, x, mask=None, scale=1.0, causal=False):
+    def magnitude(self, x, mask=None, scale=1.0, causal=False, bias=None):
         """y, plus the effect of an exponent's roundings: of y's own, and of those in the sum."""
-        y, exponents = shares(x, mask, scale, causal)
+        y, exponents = shares(x, mask, scale, causal, bias)
+        if bias is not None:  # exponents are sums, whose terms may cancel
+            with np.errstate(all="ignore"):
+                terms = np.abs(np.asarray(scale, x.dtype) * x) + np.abs(bias)
+                exponents = exponents + np.where(np.isfinite(terms), terms, 0)
         return y * (1 + exponents / 4 + np.sum(y * exponents, -1, keepdims=True) / 4)
 
-    def gradient_magnitude(self, dy, *, x, mask=None, scale=1.0, causal=False):
-        y, _ = shares(x, mask, scale, causal)
-        size, dy = self.magnitude(x, mask, scale, causal), np.abs(dy)
+    def gradient_magnitude(self, dy, *, x, mask=None, scale=1.0, causal=False, bias=None):
+        y, _ = shares(x, mask, scale, causal, bias)
+        size, dy = self.magnitude(x, mask, scale, causal, bias), np.abs(dy)
         terms = size * (dy + np.sum(dy * y, -1, keepdims=True)) + y * np.sum(dy * size, -1, keepdims=True)
-        return {"x": np.abs(np.asarray(scale, x.dtype)) * terms}
+        dx = np.abs(np.asarray(scale, x.dtype)) * terms
+        return {"x": dx} if bias is None else {"x": dx, "bias": summed_to(bias.shape, terms)}
 
-    def roundings(self, x, mask=None, scale=1.0, causal=False):
+    def roundings(self, x, mask=None, scale=1.0, causal=False, bias=None):
         # Two exponentials of 2 ulp, the products around them, the sum. Four more in each exponent, which is a quarter.
         y = 12 + pairwise(x.shape[-1])
-        return {"y": y, "dx": y + 3 + pairwise(x.shape[-1])}
+        dx = y + 3 + pairwise(x.shape[-1])
+        return {"y": y, "dx": dx, "dbias": dx + any_order(x.size // max(np.size(bias), 1))}
 
-    def storage_roundings(self, x, mask=None, scale=1.0, causal=False):
+    def storage_roundings(self, x, mask=None, scale=1.0, causal=False, bias=None):
         # y, as a factor and in the sum. A subnormal y errs by more than its share: by that of the other factor, which
         # is below 6 in normal numbers.
-        return {"dx": 2 + 6 * abs(scale)}
+        return {"dx": 2 + 6 * abs(scale), "dbias": 8}
 
     bad = bad_calls(
         "softmax",
@@ -108,6 +143,8 @@ class Softmax(Specification):
             "mask must be broadcastable to x's shape, [2, 3]; got [2]": {"mask": "bool[2]"},
             "mask must be broadcastable to x's shape, [2, 3]; got [1, 2, 3]": {"mask": "bool[1, 2, 3]"},
             "mask must be broadcastable to x's shape, [1, 3]; got [4, 3]": {"x": "float32[1, 3]", "mask": "bool[4, 3]"},
+            "bias must have x's dtype, float32; got bool": {"bias": "bool[2, 3]"},
+            "bias must be broadcastable to x's shape, [2, 3]; got [2]": {"bias": "float32[2]"},
             "scale must be a number; got '2'": {"scale": "2"},
             "causal must be a bool; got 1": {"causal": 1},
             "x must be a tensor; got NoneType": {"x": None},
@@ -115,14 +152,17 @@ class Softmax(Specification):
     )
 
 
-def shares(x, mask, scale, causal):
+def shares(x, mask, scale, causal, bias=None):
     """The softmax, and the distance of each exponent from the largest; 0 if it is infinite."""
     kept = np.ones(x.shape, bool) if mask is None else np.broadcast_to(mask, x.shape)
     if causal:
         rows, columns = x.shape[-2:]
         kept = kept & np.tri(rows, columns, columns - rows, dtype=bool)
+    if bias is not None:
+        kept = kept & (bias != -np.inf)
     with np.errstate(all="ignore"):
-        z = np.where(kept, np.asarray(scale, x.dtype) * x, -np.inf).astype(x.dtype)
+        z = np.asarray(scale, x.dtype) * x + (0 if bias is None else bias)
+        z = np.where(kept, z, -np.inf).astype(x.dtype)
         below = z - z.max(-1, keepdims=True, initial=-np.inf)
         exponentials = np.where(kept, np.exp(below), 0)
         y = np.where(kept, exponentials / exponentials.sum(-1, keepdims=True), 0).astype(x.dtype)

@@ -21,7 +21,10 @@ LAYERS = {
     "of other widths": {"kdim": 7, "vdim": 10, "batch_first": True},
     "of another vdim": {"vdim": 10, "bias": False},
 }
-MASKS = ("none", "padding", "attn_mask", "of heads", "padding and attn_mask", "causal", "padding and causal")
+MASKS = (
+    *("none", "padding", "attn_mask", "of heads", "padding and attn_mask", "causal", "padding and causal"),
+    *("attn_mask of numbers", "padding of numbers and attn_mask", "padding and of heads of numbers"),
+)
 
 
 def called(torch, layer, masks, keys, dtype, wide=False):
@@ -50,6 +53,11 @@ def called(torch, layer, masks, keys, dtype, wide=False):
     if "causal" in masks:
         options["attn_mask"] = torch.ones(QUERIES, length, dtype=torch.bool, device=device).triu(1)
         options["is_causal"] = True
+    if "of numbers" in masks:
+        for name in [name for name in options if name != "key_padding_mask" or "padding of numbers" in masks]:
+            mask = options[name]
+            options[name] = torch.randn(mask.shape, device=device, dtype=dtype).masked_fill(mask, -torch.inf)
+            options[name] = options[name].double() if wide else options[name]
     return given, options
 
 
@@ -66,6 +74,7 @@ def results(layer, given, options):
     return [x.detach().double().cpu().numpy() for x in found]
 
 
+@pytest.mark.filterwarnings("ignore:Support for mismatched:UserWarning")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("masks", MASKS)
 @pytest.mark.parametrize("name", LAYERS)
@@ -100,8 +109,8 @@ LEFT_TO_TORCH = {
     "the weights are asked for: need_weights is True": ({}, {"need_weights": True}),
     "add_bias_kv is True": ({"add_bias_kv": True}, {}),
     "add_zero_attn is True": ({"add_zero_attn": True}, {}),
-    "attn_mask is float32, which is added to the scores": ({}, {"attn_mask": "numbers"}),
-    "key_padding_mask is float32, which is added to the scores": ({}, {"key_padding_mask": "numbers"}),
+    "attn_mask is float32 beside a query of float64": ({"dtype": "float64"}, {"attn_mask": "numbers"}),
+    "key_padding_mask is float32 beside a query of float64": ({"dtype": "float64"}, {"key_padding_mask": "numbers"}),
     "is_causal is True, but there is no square attn_mask": ({}, {"attn_mask": "booleans", "is_causal": True}),
 }
 
@@ -109,8 +118,10 @@ LEFT_TO_TORCH = {
 @pytest.mark.parametrize("sentence", LEFT_TO_TORCH)
 def test_calls_left_to_torch_have_its_bits(torch_backend, torch, fnn, sentence):
     of_layer, options = LEFT_TO_TORCH[sentence]
-    layer = fnn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **of_layer).to(torch_backend.device)
-    x, other = (torch.randn(ROWS, n, WIDTH, device=torch_backend.device) for n in (QUERIES, 7))
+    dtype = getattr(torch, of_layer.get("dtype", "float32"))
+    layer = fnn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **{**of_layer, "dtype": dtype})
+    layer = layer.to(torch_backend.device)
+    x, other = (torch.randn(ROWS, n, WIDTH, device=torch_backend.device, dtype=dtype) for n in (QUERIES, 7))
     shape = (ROWS, 7) if "key_padding_mask" in options else (QUERIES, 7)
     numbers = torch.randn(shape, device=torch_backend.device)
     values = {"numbers": numbers, "booleans": numbers < 0}

@@ -11,6 +11,13 @@ namespace fusedops::cuda {
 
 struct NoMask {};
 
+// A bias, beside a mask or not.
+struct MaskAndBias {
+  BroadcastMask mask;
+  bool has_mask;
+  BroadcastBias bias;
+};
+
 // Bit i of `count` is set if element i is visible.
 template <int kSize>
 __device__ uint32_t visible_bits(const uint8_t* mask, int64_t count) {
@@ -115,6 +122,7 @@ class SoftmaxRow {
   }
 
  private:
+  static constexpr bool kBiased = std::is_same_v<Mask, MaskAndBias>;
   static constexpr int kPacks = packs_of(kVariant), kSize = kPackSize<T>, kHalves = kPacks / 2;
   static constexpr uint32_t kAll = (1u << kSize) - 1;
 
@@ -127,12 +135,18 @@ class SoftmaxRow {
     unmasked_ = 0, mask_ = nullptr;
     if (me_.row >= call_.rows) return;
     unmasked_ = min(end_, call_.end(me_.row));
-    if constexpr (std::is_same_v<Mask, BroadcastMask>) {
-      mask_ = masks_.row(me_.row);
-      if (masks_.has_columns()) return;
-      if (!*mask_) unmasked_ = 0;  // one value for the whole row
-      mask_ = nullptr;
+    if constexpr (std::is_same_v<Mask, BroadcastMask>) find_mask(masks_);
+    if constexpr (kBiased) {
+      bias_ = masks_.bias.place(me_.row);
+      if (masks_.has_mask) find_mask(masks_.mask);
     }
+  }
+
+  __device__ void find_mask(const BroadcastMask& mask) {
+    mask_ = mask.row(me_.row);
+    if (mask.has_columns()) return;
+    if (!*mask_) unmasked_ = 0;  // one value for the whole row
+    mask_ = nullptr;
   }
 
   template <class GetPack>
@@ -144,18 +158,30 @@ class SoftmaxRow {
       const int64_t at = me_.template at<T>(tile, p), count = unmasked_ - at;
       packs[p] = get_pack(p, at, count);
       uint32_t bits = count >= kSize ? kAll : count > 0 ? (1u << count) - 1 : 0;
-      if constexpr (std::is_same_v<Mask, BroadcastMask>)
+      if constexpr (!std::is_same_v<Mask, NoMask>)
         if (mask_ && count > 0) bits &= visible_bits<kSize>(mask_ + at, count);
       visible_ |= bits << p * kSize;
     }
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) values_[p][i] = call_.sign * element(packs[p], i);
+      for (int i = 0; i < kSize; ++i) values_[p][i] = call_.multiplier * element(packs[p], i);
+      if constexpr (kBiased) add_bias(p, me_.template at<T>(tile, p));
       if (are_all_visible(p)) continue;
 #pragma unroll
       for (int i = 0; i < kSize; ++i)
         if (!is_visible(p, i)) values_[p][i] = kNegInf<A>;
+    }
+  }
+
+  // Adds the bias of visible elements. Minus infinity masks.
+  __device__ void add_bias(int p, int64_t at) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      if (!is_visible(p, i)) continue;
+      const A bias = masks_.bias.template at<T>(bias_, at + i);
+      values_[p][i] += bias;
+      if (bias == kNegInf<A>) visible_ &= ~(1u << (p * kSize + i));
     }
   }
 
@@ -226,6 +252,7 @@ class SoftmaxRow {
   const int64_t end_;
   int64_t unmasked_;     // columns from here on are masked and not read
   const uint8_t* mask_;  // null: none
+  int64_t bias_;         // place of the row
   A values_[kPacks][kSize];
   uint32_t visible_;  // one bit per value
 };

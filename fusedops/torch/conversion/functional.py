@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
-from fusedops.torch.nn.attention import MAX_FEATURES
+from fusedops.torch.nn.attention import MAX_FEATURES, takes_mask
 from fusedops.torch.nn.layer import as_original, is_cast, unfused_input, unfused_pass
 from fusedops.torch.nn.losses import of_classes, unfused_class_weight, unfused_target
 from fusedops.torch.nn.normalization import default_eps
@@ -90,11 +90,11 @@ def scaled_dot_product_attention(
         rest = (attn_mask, dropout_p, is_causal)
         return functional.scaled_dot_product_attention(query, key, value, *rest, scale=scale, enable_gqa=enable_gqa)
     # The result has the memory layout of torch's fused kernels: positions before heads.
-    q, k, v = (x.transpose(-3, -2) for x in (query, key, value))
-    is_bias = attn_mask is not None and attn_mask.dtype is not torch.bool
-    mask, bias = (None, attn_mask) if is_bias else (attn_mask, None)
-    y = fo.attention(q, k, v, causal=is_causal, scale=scale, mask=mask, bias=bias, dropout=dropout_p)
-    return y.transpose(-3, -2)
+    rows = (x.transpose(-3, -2) for x in (query, key, value))
+    is_bool = attn_mask is not None and attn_mask.dtype is torch.bool
+    mask, bias = (attn_mask, None) if is_bool else (None, attn_mask)
+    options: dict[str, Any] = {"causal": is_causal, "scale": scale, "dropout": dropout_p}
+    return fo.attention(*rows, mask=mask, bias=bias, **options).transpose(-3, -2)
 
 
 KERNELS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -117,7 +117,7 @@ def _is_attended(query: Any, key: Any, value: Any, mask: Any, shares_keys: bool)
         return False
     if not query.dtype is key.dtype is value.dtype or max(query.shape[-1], value.shape[-1]) > MAX_FEATURES:
         return False
-    if mask is not None and (mask.dtype not in (torch.bool, query.dtype) or mask.dim() > query.dim()):
+    if mask is not None and (mask.dim() > query.dim() or not takes_mask(query, mask)):
         return False
     heads, key_heads = query.shape[-3], key.shape[-3]
     is_shared = heads == key_heads or (shares_keys and key_heads > 0 and heads % key_heads == 0)

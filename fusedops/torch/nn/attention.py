@@ -14,6 +14,12 @@ from fusedops.torch.nn.layer import FusedLayer, as_original, mixed_dtypes, name,
 MAX_FEATURES = 256
 
 
+def takes_mask(query: Tensor, mask: Tensor) -> bool:
+    """True if the kernel takes a mask of booleans, or of numbers of this dtype, beside the query."""
+    is_narrow = query.dtype in (torch.float16, torch.bfloat16)
+    return mask.dtype in (torch.bool, query.dtype) or (is_narrow and mask.dtype is torch.float32)
+
+
 class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
     """softmax(q kᵀ / √D, masked) v for each head, between projections: `fusedops.torch.attention`.
 
@@ -23,9 +29,9 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
     Call arguments:
         query: [T, B, E], or [B, T, E] with `batch_first=True`, or [T, E]; float64, float32, float16 or bfloat16.
         key, value: [S, B, kdim] and [S, B, vdim], laid out as the query.
-        key_padding_mask: bool [B, S]; True leaves a key out.
+        key_padding_mask: bool [B, S]; True leaves a key out. Or numbers, which are added to the scores.
         need_weights: whether the weights are returned, too. torch's own code computes them.
-        attn_mask: bool [T, S] or [B · num_heads, T, S]; True leaves a key out for a query.
+        attn_mask: bool [T, S] or [B · num_heads, T, S]; True leaves a key out for a query. Or numbers.
         average_attn_weights: as in torch.
         is_causal: says that attn_mask is the causal mask, which is then not read where T and S are the same.
 
@@ -37,9 +43,8 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         RuntimeError: an argument has the wrong shape or dtype, or a call inside torch's context_parallel has a mask.
 
     In training, `dropout` drops weights by the kernel's own random numbers: others than torch's, from a seed that
-    torch's generator draws. torch's own code handles all else: weights that are returned, masks of numbers, which are
-    added to the scores, `add_bias_kv`, `add_zero_attn`, heads of more than 256 features, other dtypes, devices and
-    layouts.
+    torch's generator draws. torch's own code handles all else: weights that are returned, `add_bias_kv`,
+    `add_zero_attn`, heads of more than 256 features, other dtypes, devices and layouts.
 
     Example:
         >>> attention = fnn.MultiheadAttention(8, 2, batch_first=True)
@@ -86,14 +91,14 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         is_cast = torch.is_autocast_enabled(query.device.type)
         if not is_cast and any(x.dtype is not weight.dtype for x in (query, key, value)):
             return mixed_dtypes(query, weight)
-        if key_padding_mask is not None and key_padding_mask.dtype is not torch.bool:
-            return f"key_padding_mask is {name(key_padding_mask.dtype)}, which is added to the scores"
+        if key_padding_mask is not None and not takes_mask(query, key_padding_mask):
+            return f"key_padding_mask is {name(key_padding_mask.dtype)} beside a query of {name(query.dtype)}"
         if _is_square(query, key, self.batch_first) and is_causal and attn_mask is not None:
             return None
         if is_causal:
             return "is_causal is True, but there is no square attn_mask"
-        if attn_mask is not None and attn_mask.dtype is not torch.bool:
-            return f"attn_mask is {name(attn_mask.dtype)}, which is added to the scores"
+        if attn_mask is not None and not takes_mask(query, attn_mask):
+            return f"attn_mask is {name(attn_mask.dtype)} beside a query of {name(query.dtype)}"
         return None
 
     def forward(
@@ -112,14 +117,9 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
             return self.otherwise(super().forward, *given)
         try:
             q, k, v = (self._heads(x) for x in self._projected(query, key, value))
-            mask = None if attn_mask is None or is_causal else ~attn_mask
-            if mask is not None and mask.dim() == 3:
-                mask = mask.reshape(-1, self.num_heads, *mask.shape[1:])
-            if key_padding_mask is not None:
-                visible = ~key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
-                mask = visible if mask is None else mask & visible
+            mask, bias = self._combined(None if is_causal else attn_mask, key_padding_mask)
             dropout = self.dropout if self.training else 0.0
-            y = fo.attention(q, k, v, causal=is_causal, mask=mask, dropout=dropout).flatten(-2)
+            y = fo.attention(q, k, v, causal=is_causal, mask=mask, bias=bias, dropout=dropout).flatten(-2)
         except RuntimeError as error:
             as_original(error, super().forward, *given)
             raise
@@ -128,6 +128,24 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
         elif not self.batch_first:
             y = y.transpose(0, 1)
         return functional.linear(y, self.out_proj.weight, self.out_proj.bias), None
+
+    def _combined(
+        self, attn_mask: Tensor | None, key_padding_mask: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The mask of visible keys and the bias of torch's masks, which are booleans or numbers each."""
+        mask: Tensor | None = None
+        bias: Tensor | None = None
+        if attn_mask is not None:
+            if attn_mask.dim() == 3:
+                attn_mask = attn_mask.reshape(-1, self.num_heads, *attn_mask.shape[1:])
+            mask, bias = (~attn_mask, None) if attn_mask.dtype is torch.bool else (None, attn_mask)
+        if key_padding_mask is not None:
+            of_keys = key_padding_mask.reshape(-1, 1, 1, key_padding_mask.shape[-1])
+            if of_keys.dtype is torch.bool:
+                mask = ~of_keys if mask is None else mask & ~of_keys
+            else:
+                bias = of_keys if bias is None else bias + of_keys
+        return mask, bias
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values before the split into heads; for a single input, views of one product's result."""
