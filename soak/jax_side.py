@@ -40,7 +40,7 @@ return jax.vmap(once, ({dims}, {upstream_dims}))({tensors}, {upstream})""",
     "threads": _BACKWARD,
 }
 FUNCTIONS = {"XLA": "jax.jit({f})"}
-CACHED_CALLS = 100  # JAX keeps megabytes of compiled code for each
+CACHED_CALLS = 40  # JAX keeps 5 to 20 MB of traces and compiled code for each
 
 
 def tensor_code(call: Call, name: str, x: Tensor, values: str, way: str) -> str:

@@ -10,7 +10,8 @@ import jax
 import keras
 
 TITLE = "JAX"
-TENSORS = (jax.Array, keras.Variable)
+TENSOR = jax.Array
+TENSORS = (TENSOR, keras.Variable)
 ERRORS = ()
 LABELS = "int32"
 name_of = keras.backend.standardize_dtype

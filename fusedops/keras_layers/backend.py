@@ -25,4 +25,5 @@ def is_floating(dtype: Any) -> bool:
 
 def rank_of(x: Any) -> int | None:
     """The number of dimensions of a tensor; None if it is unknown."""
-    return getattr(x.shape, "rank", None) if not isinstance(x.shape, tuple) else len(x.shape)
+    shape = x.shape  # a new object each time in TensorFlow
+    return len(shape) if isinstance(shape, tuple) else shape.rank

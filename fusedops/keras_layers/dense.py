@@ -41,7 +41,7 @@ class _FusedDense(FusedLayer):
 
     def _on_gpu(self, x: Any, contracted: int) -> Any | None:
         """The output by the kernel, which contracts x's last axes with the kernel's first ones; None without a GPU."""
-        if not own.has_gpu() or not isinstance(x, own.TENSORS):
+        if not own.has_gpu() or not isinstance(x, own.TENSOR):
             return None
         name = activations.fused_name(self.activation)
         if name is None or self.why_not():

@@ -70,7 +70,7 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         rank = len(inputs.shape)
         in_place = feature == rank - 1 and sequence in (rank - 2, rank - 3)
         x = inputs if in_place else _as_heads(inputs, sequence, feature)
-        length = keras.ops.shape(inputs)[sequence]
+        length = inputs.shape[sequence] or keras.ops.shape(inputs)[sequence]
         with AutocastScope(None):  # for a keras.Variable
             cos, sin = self._angles(x, length, start_index, positions)
         if in_place:
@@ -101,13 +101,13 @@ class RotaryEmbedding(FusedLayer, keras.layers.Layer):
         ops = keras.ops
         dtype = "float64" if own.name_of(x.dtype) == "float64" else "float32"
         if positions is None:
-            positions = ops.cast(ops.arange(length), dtype) + ops.cast(start_index, dtype)
+            positions = ops.arange(length, dtype=dtype) + ops.cast(start_index, dtype)
         else:
             positions = ops.cast(positions, dtype)
             if rank_of(positions) == 2 and positions.shape[0] == 1:  # one row for the whole batch
                 positions = positions[0]
         frequencies = float(self.max_wavelength) ** -(np.arange(0, features, 2) / features) / self.scaling_factor
-        angles = positions[..., None] * ops.convert_to_tensor(frequencies, dtype)
+        angles = positions[..., None] * np.asarray(frequencies, dtype)
         return ops.cos(angles), ops.sin(angles)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import keras
@@ -55,6 +54,8 @@ class Softmax(DirectLayer, keras.layers.Softmax):
 
     def _fused(self, x: Any) -> Any:
         y = fo.softmax(x)
-        with contextlib.suppress(AttributeError):  # JAX's arrays take no attributes
+        try:
             y._keras_logits = x  # like Keras's softmax: its losses use them instead of log(y)
+        except AttributeError:  # JAX's arrays take no attributes
+            return y
         return y

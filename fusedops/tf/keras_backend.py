@@ -2,7 +2,8 @@
 
 Members:
     TITLE: the framework's name.
-    TENSORS: the types of dense tensors.
+    TENSOR: the type of dense tensors.
+    TENSORS: this type, and those of variables.
     ERRORS: the error of an operator that refuses its arguments.
     LABELS: the dtype of labels. On a GPU, TensorFlow compares int32 on the host.
     xla_fault: the reason why XLA cannot compile the operators; None if it can.
@@ -29,7 +30,8 @@ from fusedops.tf.library import DTYPES
 
 FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating)  # for TensorFlow's own layers and losses
 TITLE = "TensorFlow"
-TENSORS = (tf.Tensor, tf.Variable, keras.Variable)
+TENSOR = tf.Tensor
+TENSORS = (TENSOR, tf.Variable, keras.Variable)
 ERRORS = (tf.errors.InvalidArgumentError,)
 LABELS = "int64"
 
