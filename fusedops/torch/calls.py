@@ -20,8 +20,8 @@ checks. So each operator gets a specialized function, as if written by hand:
         return checked(x, weight, eps=eps, weight_offset=weight_offset)
 
 `checked` handles all other arguments: it converts or refuses them. It also promotes dtypes that the operator refuses,
-while autocast is on. The last arguments are left out as long as they have
-their defaults, because the dispatcher takes 0.1 to 0.3 microseconds to convert one, and less to fill in a default.
+while autocast is on. The last arguments are left out as long as they have their defaults, because the dispatcher takes
+0.1 to 0.3 microseconds to convert one, and less to fill in a default.
 """
 
 from __future__ import annotations
