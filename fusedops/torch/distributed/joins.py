@@ -117,18 +117,19 @@ def _losses(
     reduced = rows if call.reduction == "none" else rows.sum()
     if call.reduction == "mean":
         reduced = reduced / count
-    return reduced, torch.stack([maximum, log_sum, scale], -1), count, *unit
+    return (reduced, torch.stack([maximum, log_sum, scale], -1), count, *unit)
 
 
 def _log_probs(
     call: SimpleNamespace, statistics: Tensor, log_prob: Tensor, lse: Tensor, entropy: Tensor, *_: Tensor
 ) -> tuple[Tensor, ...]:
     """The entropy is Σ s · (entropy of the part - log s), for the parts' probabilities s."""
-    loss, _, maximum, log_sum, log_share = _joined(statistics)
+    loss, _weight, maximum, log_sum, log_share = _joined(statistics)
     if call.need_entropy:
         share = log_share.exp()
         entropy = torch.where(share == 0, 0.0, share * (statistics[..., 4] - log_share)).sum(0)
-    log_prob, entropy = (torch.where(call.labels == call.ignore_index, 0.0, x) for x in (-loss, entropy))
+    is_ignored = call.labels == call.ignore_index
+    log_prob, entropy = (torch.where(is_ignored, 0.0, x) for x in (-loss, entropy))
     return log_prob, maximum + log_sum, entropy, torch.stack([maximum, log_sum, torch.zeros_like(log_sum)], -1)
 
 
