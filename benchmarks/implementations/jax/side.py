@@ -100,12 +100,17 @@ def formula(case: Case) -> Function:
     return layouts.formula(FUNCTIONS, matmul, case)
 
 
-def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
-    """The call to be timed, which returns outputs, gradients, or both."""
+def call(
+    case: Case, function: Function, values: Mapping[str, Any], wrap: Callable[[Function], Function] = lambda f: f
+) -> Call:
+    """The call to be timed, which returns outputs, gradients, or both.
+
+    The reference is not compiled: it is another function for each chunk of rows.
+    """
     operator = OPERATORS[case.operator]
     given = [values[name] for name in operator.names]
     if "backward" not in case.variant:
-        return _waiting(case, partial(jax.jit(function), *given))
+        return _waiting(case, partial(wrap(function), *given))
     places = [place for place, x in enumerate(operator.inputs) if x.gradient]
     upstream = tuple(value for name, value in values.items() if name not in operator.names)
 
@@ -126,8 +131,8 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
 
     if case.variant == "backward":  # the backward only, over the saved tensors of a forward
         _, pull_back = differentiated(given)
-        return _waiting(case, partial(jax.jit(lambda pull_back, dy: pull_back(dy)), pull_back, upstream))
-    return _waiting(case, partial(jax.jit(step), given, upstream))
+        return _waiting(case, partial(wrap(lambda pull_back, dy: pull_back(dy)), pull_back, upstream))
+    return _waiting(case, partial(wrap(step), given, upstream))
 
 
 def _waiting(case: Case, call: Call) -> Call:
@@ -142,7 +147,7 @@ def implementations(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return optimizers.implementations(case, partial(_clock, case))
 
     def timed(function: Callable[[], Function]) -> Build:
-        return lambda: Implementation(call(case, function(), values), _clock(case))
+        return lambda: Implementation(call(case, function(), values, jax.jit), _clock(case))
 
     result = {"fusedops": timed(partial(public, fo, case)), "XLA": timed(partial(formula, case))}
     if has_both(case):
