@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = pack * kPackSize<T>;
   Values<T> gates = {}, ups = {};
   if (row < groups.offsets[groups.groups]) {
-    const T* const z = static_cast<const T*>(step.product.y) + step.product.y_rows[row] * 2 * gate.size;
+    const T* const z = static_cast<const T*>(step.product.y) + 2 * gate.size * step.product.y_rows[row];
     load_gates<kAligned>(gate, z, i, gates, ups);
     activations::dispatch(gate.activation, [&](auto chosen) {
 #pragma unroll

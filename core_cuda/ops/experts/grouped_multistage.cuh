@@ -87,8 +87,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) grouped_product
   const int64_t column = block % call.column_tiles * Tile::kN;
   if (part / kParts >= *call.tiles.count(product.groups.groups)) return;
   GroupTile tile = call.tiles.tiles[part / kParts];
-  tile.first += int(part % kParts) * Tile::kM;
-  if (tile.first >= tile.end) return;
+  const int earlier = int(part % kParts) * Tile::kM;  // rows of other parts
+  if (earlier >= tile.end - tile.first) return;
+  tile.first += earlier;
   const bool has_group = tile.group < product.groups.groups;  // else the result is 0
 
   GroupRowsTile<Mma, Tile::kM, Tile::kK, Tile::kThreads, kBytes, true> x(product.x, tile.first, 0,
