@@ -88,7 +88,7 @@ def _gated_linear_backward(x: Shape, gate_weight: Shape, gate: Shape | None, **o
 
 
 @flops("grouped_matmul")
-def _grouped_matmul(x: Shape, weights: Shape, transpose_weights: bool) -> int:
+def _grouped_matmul(x: Shape, weights: Shape, transpose_weights: bool, **_: Any) -> int:
     """As if all rows belonged to groups: shapes do not tell."""
     return 2 * prod(x) * weights[1 if transpose_weights else 2]
 

@@ -93,8 +93,10 @@ def experts(
         second product are rounded to x's dtype. The sum over k is in order, in the compute dtype.
 
     Gradient:
-        For x, weight, both weights and both biases. g and u are saved for the backward, rounded, only if a gradient is
-        wanted when `experts` is called; otherwise the backward computes them again, with the same bits.
+        For x, weight, both weights and both biases. With h the gated values and dh = dy down[e], rounded to x's dtype,
+        dweight = Σ dh · h + Σ dy · down_bias[e], so that the second product need not be saved. g and u are saved,
+        rounded, only if a gradient is wanted when `experts` is called; otherwise the backward computes them again, with
+        the same bits.
 
     Raises:
         ValueError: `activation` is not one of those of `bias_act`.

@@ -14,7 +14,7 @@ from tests.helpers.frameworks import Backend
 from tests.specifications import SPECIFICATIONS, is_of_an_expression
 
 # Inputs of integers or booleans.
-INTEGER_INPUTS = {"labels", "mask", "lengths", "query_offset", "offsets_q", "offsets_k", "seed"}
+INTEGER_INPUTS = {"labels", "mask", "lengths", "query_offset", "offsets", "offsets_q", "offsets_k", "seed", "index"}
 NONE = (None, None)  # ds and seed of rms_norm_backward
 
 

@@ -23,8 +23,11 @@ class Experts(Specification):
     bits_follow_from_values = False
 
     def sample(self, shape, random):
-        """The limit, which no ordinary number reaches, keeps gated values of any x within float16."""
-        return call(random, shape, experts=7, size=5, out=12, biases=True, limit=50.0)
+        """Intermediate values of any x are within float16: gates and ups by the sizes of the weights, gated values by the
+        limit, which no ordinary number reaches."""
+        sample = call(random, shape, experts=7, size=5, out=12, biases=True, limit=50.0)
+        gate_up = random.uniform(-1, 1, sample.inputs["gate_up"].shape) / max(1, shape[-1])
+        return Sample({**sample.inputs, "gate_up": gate_up}, sample.options)
 
     def more_samples(self, random):
         for number, activation in enumerate(ACTIVATIONS):

@@ -70,3 +70,26 @@ def test_attention(torch_backend, fo, call):
             y = fo.attention(*inputs, causal=True, dropout=0.5 if call == "dropout" else 0.0)
         y.sum().backward()
     assert counter.get_total_flops() == expected
+
+
+def test_experts(torch_backend, fo):
+    """As many as those of one expert for as many rows as there are pairs of tokens and experts."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch = torch_backend.torch
+
+    def tensor(*shape):
+        return torch.randn(*shape, device=torch_backend.device, requires_grad=True)
+
+    def counted(y):
+        with FlopCounterMode(display=False) as counter:
+            y().sum().backward()
+        return counter.get_total_flops()
+
+    gate_up, down = tensor(4, 6, 5), tensor(4, 7, 3)
+    rows = tensor(9 * 2, 5)
+    expected = counted(lambda: (rows @ gate_up[0].mT)[:, :3] @ down[0].mT)
+    index = torch.randint(4, (9, 2), device=torch_backend.device)
+    assert counted(lambda: fo.experts(tensor(9, 5), index, tensor(9, 2), gate_up, down)) == expected
+    offsets = torch.tensor([0, 5, 7, 7, 18], device=torch_backend.device, dtype=torch.int32)
+    assert counted(lambda: fo.grouped_matmul(rows, gate_up, offsets)) == counted(lambda: rows @ gate_up[0].mT)

@@ -57,6 +57,9 @@ class Experts(FusedLayer, nn.Module):
         tensor([[6.]])
     """
 
+    gate_up_proj_bias: nn.Parameter | None
+    down_proj_bias: nn.Parameter | None
+
     def __init__(
         self,
         num_experts: int,
