@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_slots_kernel(const Exper
 }  // namespace
 }  // namespace cuda
 
-Status run_cuda(const ExpertOrder& step, void*, const Context& context) {
+Status run_cuda(const ExpertOrder& step, const Context& context) {
   return cuda::launch(context, cuda::sort_slots_kernel, step.index.experts + 1, 32 * cuda::kSortWarps, step,
                       cuda::Divisor(std::max<int64_t>(step.per_token, 1)));
 }

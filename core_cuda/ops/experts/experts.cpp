@@ -162,26 +162,25 @@ class Experts {
              .size = width_ / 2};
     const auto integers = [&](int64_t count) { return static_cast<int32_t*>(memory_.take(count * sizeof(int32_t))); };
     offsets_ = integers(experts_ + 1), order_ = integers(slots_), tokens_ = integers(slots_);
+    if (call.context.cuda) tiles_ = memory_.take(groups_workspace(groups()));
   }
 
-  size_t workspace() const {
-    return memory_.taken() + (call_.context.cuda ? groups_workspace(groups()) : 0);
-  }
+  size_t workspace() const { return memory_.taken(); }
 
  protected:
   void* take(int64_t rows, int64_t columns) { return memory_.take(rows * columns * size_of(x_.dtype)); }
 
-  Groups groups() const { return {offsets_, experts_, slots_}; }
+  Groups groups() const { return {offsets_, experts_, slots_, tiles_}; }
   GroupRows of_tokens(const View& view) const { return {view.data, as_rows(view).stride, tokens_}; }
 
   template <class Step>
   Status run_step(const Step& step) const {
-    return call_.context.cuda ? run_cuda(step, memory_.rest(), call_.context) : run_cpu(step, call_.context);
+    return call_.context.cuda ? run_cuda(step, call_.context) : run_cpu(step, call_.context);
   }
 
   template <class Product>
   Status multiply(const Product& product) const {
-    return call_.context.cuda ? multiply_groups_cuda(product, memory_.rest(), call_.context)
+    return call_.context.cuda ? multiply_groups_cuda(product, /*workspace=*/nullptr, call_.context)
                               : multiply_groups_cpu(product, call_.context);
   }
 
@@ -189,7 +188,8 @@ class Experts {
     if (slots_ > std::numeric_limits<int32_t>::max())
       return Status::error("fusedops.", call_.op.name, ": index must have less than 2147483648 elements; got ",
                            std::to_string(slots_));
-    return run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_});
+    FUSEDOPS_TRY(run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_}));
+    return call_.context.cuda ? list_tiles_cuda(groups(), call_.context) : Status();
   }
 
   // z of the slots.
@@ -216,6 +216,7 @@ class Experts {
   ExpertIndex index_;
   ExpertGate gate_;
   int32_t *offsets_, *order_, *tokens_;
+  void* tiles_ = nullptr;
 };
 
 class Forward : Experts {

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t i = pack * kPackSize<T>;
   Values<T> gates = {}, ups = {};
   if (row < groups.offsets[groups.groups]) {
-    const T* const z = static_cast<const T*>(step.product.y) + step.product.y_rows[row] * 2 * gate.size;
+    const T* const z = static_cast<const T*>(step.product.y) + 2 * gate.size * step.product.y_rows[row];
     load_gates<kAligned>(gate, z, i, gates, ups);
     activations::dispatch(gate.activation, [&](auto chosen) {
 #pragma unroll
@@ -229,30 +229,28 @@ Status gate_slots(const ExpertsUp& step, const Context& context) {
 }  // namespace
 }  // namespace cuda
 
-Status run_cuda(const ExpertsUp& step, void* workspace, const Context& context) {
+Status run_cuda(const ExpertsUp& step, const Context& context) {
 #ifdef FUSEDOPS_SM90
   GpuProperties gpu;
   FUSEDOPS_TRY(cuda::current_gpu(&gpu));
   const Matmul product = cuda::representative(step.product);
   if (cuda::can_fuse_gate(product, step.gate.interleaved, gpu)) {
     log_kernel(cuda::choose_grouped(product, gpu), gpu);
-    const GroupTiles tiles(step.product.groups, workspace);
-    FUSEDOPS_TRY(cuda::list_groups(step.product.groups, cuda::kGroupedRowsSm90, tiles, context));
-    return cuda::experts_up_sm90(step, tiles, context);
+    return cuda::experts_up_sm90(step, GroupTiles(step.product.groups), context);
   }
 #endif
-  FUSEDOPS_TRY(multiply_groups_cuda(step.product, workspace, context));
+  FUSEDOPS_TRY(multiply_groups_cuda(step.product, /*workspace=*/nullptr, context));
   return cuda::gate_slots(step, context);
 }
 
-Status run_cuda(const ExpertsSum& step, void*, const Context& context) {
+Status run_cuda(const ExpertsSum& step, const Context& context) {
   return cuda::dispatch_rows(step.dtype, step.size, {step.from_slots, step.y}, [&](auto tag, auto aligned) {
     using T = typename decltype(tag)::type;
     return cuda::launch_packs<T>(context, cuda::sum_slots_kernel<T, aligned>, step, step.tokens, step.size);
   });
 }
 
-Status run_cuda(const ExpertsGateBackward& step, void*, const Context& context) {
+Status run_cuda(const ExpertsGateBackward& step, const Context& context) {
   const auto tensors = {step.dh, step.z_slots, static_cast<const void*>(step.dz),
                         static_cast<const void*>(step.weighted_h)};
   return cuda::dispatch_rows(step.dtype, step.gate.size, tensors, [&](auto tag, auto aligned) {
@@ -261,7 +259,7 @@ Status run_cuda(const ExpertsGateBackward& step, void*, const Context& context) 
   });
 }
 
-Status run_cuda(const ExpertsBiasGradient& step, void*, const Context& context) {
+Status run_cuda(const ExpertsBiasGradient& step, const Context& context) {
   const int64_t tiles = ceil_div(step.size, cuda::kBiasColumns);
   return dispatch(step.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

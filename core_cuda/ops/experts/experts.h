@@ -101,7 +101,7 @@ struct ExpertOrder {
 };
 
 Status run_cpu(const ExpertOrder& step, const Context& context);
-FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertOrder& step, void* workspace, const Context& context);
+FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertOrder& step, const Context& context);
 
 // The function h of z, for a gate and an up.
 struct ExpertGate {
@@ -144,7 +144,7 @@ struct ExpertsUp {
 };
 
 Status run_cpu(const ExpertsUp& step, const Context& context);
-FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsUp& step, void* workspace, const Context& context);
+FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsUp& step, const Context& context);
 
 // y[t] = sum over k, in order, of weight[t, k] * from_slots[t, k]; the slots without an expert are left out.
 struct ExpertsSum {
@@ -157,7 +157,7 @@ struct ExpertsSum {
 };
 
 Status run_cpu(const ExpertsSum& step, const Context& context);
-FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsSum& step, void* workspace, const Context& context);
+FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsSum& step, const Context& context);
 
 // The backward of the gate, with dh = dy @ down, without the router's weights. All results but dweight in sorted rows.
 // Rows past the last offset of dz and weighted_h become 0.
@@ -178,7 +178,7 @@ struct ExpertsGateBackward {
 };
 
 Status run_cpu(const ExpertsGateBackward& step, const Context& context);
-FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsGateBackward& step, void* workspace, const Context& context);
+FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsGateBackward& step, const Context& context);
 
 // The gradient of a bias: to[e] = sum over e's rows, in order, of weight[order[r]] * from[r].
 struct ExpertsBiasGradient {
@@ -192,6 +192,6 @@ struct ExpertsBiasGradient {
 };
 
 Status run_cpu(const ExpertsBiasGradient& step, const Context& context);
-FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsBiasGradient& step, void* workspace, const Context& context);
+FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsBiasGradient& step, const Context& context);
 
 }  // namespace fusedops

@@ -12,17 +12,15 @@ struct alignas(16) GroupTile {
   int32_t first, end, group;
 };
 
-inline constexpr int kMinGroupTileRows = 64;
+inline constexpr int kGroupTileRows = 128;
 
-// The list in the workspace of a launcher.
+// The list, in memory of groups_workspace().
 struct GroupTiles {
-  GroupTiles(const Groups& groups, void* workspace)
-      : tiles(static_cast<GroupTile*>(workspace)), bounds(reinterpret_cast<int32_t*>(tiles + max_count(groups))) {}
+  explicit GroupTiles(const Groups& groups)
+      : tiles(static_cast<GroupTile*>(groups.tiles)), bounds(reinterpret_cast<int32_t*>(tiles + max_count(groups))) {}
 
   // At most one tile is not full in every group, and before and past all groups.
-  static int64_t max_count(const Groups& groups, int rows_of_tile = kMinGroupTileRows) {
-    return groups.count / rows_of_tile + groups.groups + 2;
-  }
+  static int64_t max_count(const Groups& groups) { return groups.count / kGroupTileRows + groups.groups + 2; }
 
   static size_t bytes(const Groups& groups) {
     return max_count(groups) * sizeof(GroupTile) + (groups.groups + 2) * sizeof(int32_t);

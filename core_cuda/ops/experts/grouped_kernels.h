@@ -1,5 +1,5 @@
 // Entry points of the kernels for grouped products, with their preconditions. grouped_dispatch.h chooses among them.
-// All read a list of tiles that list_groups() has written.
+// All read the list of tiles.
 #pragma once
 
 #include "ops/experts/experts.h"
@@ -8,10 +8,7 @@
 
 namespace fusedops::cuda {
 
-// Lists the tiles of this many rows.
-Status list_groups(const Groups& groups, int rows_of_tile, const GroupTiles& tiles, const Context& context);
-
-// Any shape, stride and alignment; the result is not empty. Tiles have kMinGroupTileRows rows.
+// Any shape, stride and alignment; the result is not empty.
 Status grouped_f64(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context);
 Status grouped_f64(const GroupedGradient& product, const GroupTiles& tiles, const Context& context);
 Status grouped_f32(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context);
@@ -19,9 +16,7 @@ Status grouped_f32(const GroupedGradient& product, const GroupTiles& tiles, cons
 Status grouped_16(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context);
 Status grouped_16(const GroupedGradient& product, const GroupTiles& tiles, const Context& context);
 
-// Compute capability 9.x; TMA can load and store all matrices (can_tma_load_and_store). Tiles have
-// kGroupedRowsSm90 rows.
-inline constexpr int kGroupedRowsSm90 = 128;
+// Compute capability 9.x; TMA can load and store all matrices (can_tma_load_and_store).
 Status grouped_sm90(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context);
 Status grouped_sm90(const GroupedGradient& product, const GroupTiles& tiles, const Context& context);
 Status experts_up_sm90(const ExpertsUp& step, const GroupTiles& tiles, const Context& context);

@@ -13,8 +13,7 @@ constexpr int kListThreads = 1024;
 
 // One block, a thread for each range of rows: those before the first offset, the groups, and those past the last
 // offset.
-__global__ void __launch_bounds__(kListThreads)
-    list_groups_kernel(const Groups groups, int rows_of_tile, const GroupTiles list) {
+__global__ void __launch_bounds__(kListThreads) list_groups_kernel(const Groups groups, const GroupTiles list) {
   using Scan = cub::BlockScan<int, kListThreads, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ typename Scan::TempStorage memory;
   begin_kernel();
@@ -29,13 +28,13 @@ __global__ void __launch_bounds__(kListThreads)
     Scan(memory).ExclusiveScan(offset, first, rows_before, max, last);
     __syncthreads();
     const int end = max(first, offset);
-    const int of_range = range < ranges ? int(ceil_div(end - first, rows_of_tile)) : 0;
+    const int of_range = range < ranges ? int(ceil_div(end - first, kGroupTileRows)) : 0;
     Scan(memory).ExclusiveSum(of_range, tile, tiles);
     __syncthreads();
     if (range <= groups.groups) list.bounds[range] = end;
     const int64_t group = range == 0 ? groups.groups : range - 1;
     for (int i = 0; i < of_range; ++i) {
-      const int at = first + i * rows_of_tile, rows = min(end - at, rows_of_tile);
+      const int at = first + i * kGroupTileRows, rows = min(end - at, kGroupTileRows);
       list.tiles[tiles_before + tile + i] = {at, at + rows, int(group)};
     }
     rows_before = max(rows_before, last);
@@ -45,15 +44,17 @@ __global__ void __launch_bounds__(kListThreads)
 }
 
 template <class Product>
-Status multiply(const Product& product, void* workspace, const Context& context) {
+Status multiply(Product product, void* workspace, const Context& context) {
   GpuProperties gpu;
   FUSEDOPS_TRY(current_gpu(&gpu));
   const GroupedEntry& entry = choose_grouped(representative(product), gpu);
   log_kernel(entry, gpu);
   if (entry.kernel == GroupedKernel::none) return {};
-  const GroupTiles tiles(product.groups, workspace);
-  const int rows = entry.kernel == GroupedKernel::sm90 ? kGroupedRowsSm90 : kMinGroupTileRows;
-  FUSEDOPS_TRY(list_groups(product.groups, rows, tiles, context));
+  if (!product.groups.tiles) {
+    product.groups.tiles = workspace;
+    FUSEDOPS_TRY(list_tiles_cuda(product.groups, context));
+  }
+  const GroupTiles tiles(product.groups);
   switch (entry.kernel) {
 #ifdef FUSEDOPS_SM90
     case GroupedKernel::sm90:
@@ -69,12 +70,11 @@ Status multiply(const Product& product, void* workspace, const Context& context)
 }
 
 }  // namespace
-
-Status list_groups(const Groups& groups, int rows_of_tile, const GroupTiles& tiles, const Context& context) {
-  return launch(context, list_groups_kernel, 1, kListThreads, groups, rows_of_tile, tiles);
-}
-
 }  // namespace cuda
+
+Status list_tiles_cuda(const Groups& groups, const Context& context) {
+  return cuda::launch(context, cuda::list_groups_kernel, 1, cuda::kListThreads, groups, GroupTiles(groups));
+}
 
 Status multiply_groups_cuda(const GroupedMatmul& product, void* workspace, const Context& context) {
   return cuda::multiply(product, workspace, context);

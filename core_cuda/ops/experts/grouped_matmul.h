@@ -50,6 +50,7 @@ FUSEDOPS_CUDA_KERNEL Status grouped_matmul_backward_cuda(const Call& call);
 struct Groups {
   const int32_t* offsets;  // [groups + 1]
   int64_t groups, count;   // count: all rows, those past the last offset included
+  void* tiles = nullptr;   // on a GPU: the list of list_tiles_cuda()
 };
 
 // Rows of a matrix, of which row r of the groups is number rows[r], or r.
@@ -87,8 +88,11 @@ struct GroupedGradient {
 Status multiply_groups_cpu(const GroupedMatmul& product, const Context& context);
 Status multiply_groups_cpu(const GroupedGradient& product, const Context& context);
 
-// Bytes of workspace that each of the two CUDA launchers takes.
+// Lists the tiles of the groups in groups.tiles, which has groups_workspace() bytes.
 size_t groups_workspace(const Groups& groups);
+FUSEDOPS_CUDA_KERNEL Status list_tiles_cuda(const Groups& groups, const Context& context);
+
+// Without a list of tiles, it is written to the workspace.
 FUSEDOPS_CUDA_KERNEL Status multiply_groups_cuda(const GroupedMatmul& product, void* workspace, const Context& context);
 FUSEDOPS_CUDA_KERNEL Status multiply_groups_cuda(const GroupedGradient& product, void* workspace,
                                                  const Context& context);

@@ -82,10 +82,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) grouped_product
   extern __shared__ int4 shared[];
   begin_kernel();
   const GroupedMatmul& product = call.product;
-  const int64_t block = call.first + blockIdx.x, row_tile = block / call.column_tiles;
+  constexpr int kParts = kGroupTileRows / Tile::kM;  // of a listed tile
+  const int64_t block = call.first + blockIdx.x, part = block / call.column_tiles;
   const int64_t column = block % call.column_tiles * Tile::kN;
-  if (row_tile >= *call.tiles.count(product.groups.groups)) return;
-  const GroupTile tile = call.tiles.tiles[row_tile];
+  if (part / kParts >= *call.tiles.count(product.groups.groups)) return;
+  GroupTile tile = call.tiles.tiles[part / kParts];
+  const int earlier = int(part % kParts) * Tile::kM;  // rows of other parts
+  if (earlier >= tile.end - tile.first) return;
+  tile.first += earlier;
   const bool has_group = tile.group < product.groups.groups;  // else the result is 0
 
   GroupRowsTile<Mma, Tile::kM, Tile::kK, Tile::kThreads, kBytes, true> x(product.x, tile.first, 0,
@@ -153,12 +157,13 @@ bool stores_pairs(const void* result, int64_t columns) {
 
 template <class Mma, class Tile, int kBytes>
 Status run_grouped(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context) {
-  static_assert(Tile::kM == kMinGroupTileRows);
+  constexpr int kParts = kGroupTileRows / Tile::kM;
   const int64_t column_tiles = ceil_div(product.n, Tile::kN);
   const GroupedCall call = {tiles, product, 0, column_tiles, stores_pairs<typename Mma::Element>(product.y, product.n)};
   const auto kernel = product.b.transposed ? grouped_product_kernel<Mma, Tile, kBytes, true>
                                            : grouped_product_kernel<Mma, Tile, kBytes, false>;
-  return launch_grouped<Mma, Tile>(context, kernel, GroupTiles::max_count(product.groups) * column_tiles, call);
+  return launch_grouped<Mma, Tile>(context, kernel, kParts * GroupTiles::max_count(product.groups) * column_tiles,
+                                   call);
 }
 
 template <class Mma, class Tile, int kBytes>

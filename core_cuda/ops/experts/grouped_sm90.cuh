@@ -260,7 +260,7 @@ Status launch_grouped_sm90(const GroupedMatmul& product, const Epilogue& epilogu
                            const Context& context) {
   constexpr int kWeights = Epilogue::kWeights;
   using S = Gemm<T, GroupedTiles<kWeights>, true, kAlongK, Epilogue::kStagedBytes>;
-  static_assert(S::kRows == kGroupedRowsSm90);
+  static_assert(S::kRows == kGroupTileRows);
   const Matmul matrices = representative(product);
   const int columns = int(product.n) / kWeights;
   GroupedCallSm90<Epilogue> call = {.tiles = tiles,
@@ -273,7 +273,7 @@ Status launch_grouped_sm90(const GroupedMatmul& product, const Epilogue& epilogu
                                     .has_matrices = has_matrices(matrices, product.b)};
   FUSEDOPS_TRY(describe_lines(matrices, product.b, kAlongK, product.n, S::kColumns / kWeights, &call.b));
   return launch_grouped_sm90<S>(context, grouped_sm90_kernel<S, Epilogue>,
-                                GroupTiles::max_count(product.groups, S::kRows) * call.column_tiles, call);
+                                GroupTiles::max_count(product.groups) * call.column_tiles, call);
 }
 
 template <class T, class Epilogue>
