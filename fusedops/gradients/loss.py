@@ -52,9 +52,9 @@ def _linear_kl_div_backward(
     f: Any, c: Any, gdx: Tensor | None, gdweight: Tensor | None, gdbias: Tensor | None
 ) -> Mapping[str, Any]:
     def plain(f: Any, c: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        target = (f.compute(y) for y in (c.target_x, c.target_weight))
-        target_bias = None if c.target_bias is None else f.compute(c.target_bias)
-        logits = (affine(f, c, x, weight, bias), affine(f, c, *target, target_bias))
+        given = (c.target_x, c.target_weight, c.target_bias)
+        target_x, target_weight, target_bias = (y if y is None else f.compute(y) for y in given)
+        logits = (affine(f, c, x, weight, bias), affine(f, c, target_x, target_weight, target_bias))
         log_p, log_q = (f.log_softmax(z / c.temperature) for z in logits)
         p, q = (f.probabilities(z / c.temperature, ()) for z in logits)
         if c.beta == 0.0:
