@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -252,3 +254,21 @@ def test_few_rows_in_place(torch_gpu, random):
     assert torch.equal(fo.linear(x, w).flatten(0, 1), expected)
     assert torch.equal(fo.matmul(x.flatten(0, 1), w.t()), expected)
     assert torch.equal(fo.matmul(x, w.t()).flatten(0, 1), expected)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-19, 1e-38])
+def test_bfloat16_on_a_cpu(torch_cpu, random, scale):
+    """The float32 product, rounded, whatever kernel the processor has for bfloat16. The smaller scales make sums and
+    elements subnormal."""
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    for m, n, k in ((130, 70, 515), (12, 32, 2), (13, 16, 1), (3, 33, 258)):
+        for transpose_a, transpose_b in itertools.product((False, True), repeat=2):
+            shapes = (k, m) if transpose_a else (m, k), (n, k) if transpose_b else (k, n)
+            a, b = (torch.as_tensor(scale * random.standard_normal(shape)).bfloat16() for shape in shapes)
+            b[b.abs() < scale] = 0
+            options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+            expected = fo.matmul(a.float(), b.float(), **options).bfloat16()
+            assert expected.any() or scale < 1e-30
+            assert torch.equal(fo.matmul(a, b, **options), expected)
+            ones = torch.ones_like(b)
+            assert torch.equal(fo.matmul(a, ones, **options), fo.matmul(a.float(), ones.float(), **options).bfloat16())

@@ -1,5 +1,6 @@
 #include "ops/loss/linear_cross_entropy.h"
 
+#include "core/cpu/widest.h"
 #include "ops/activations/bias_act.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
 #include "ops/loss/losses_cpu.h"
@@ -75,22 +76,20 @@ struct Cpu {
                              int64_t tile, const Context& context) {
     constexpr int64_t kTile = LossTiles::kTileBytes / sizeof(A);
     const bool is_plain = block.is_plain();
-    context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
+    for_each_row(block, context, [&](int64_t i) {
       A buffer[kTile];
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = block.row + i, label = losses.labels[row] - block.first_class;
-        RowStats<A>* to = memory.tile_stats + row * memory.tiles + tile;
-        for (int64_t j = 0; j < block.columns || j == 0; j += kTile) {
-          const A* x = block.products + i * block.columns + j;
-          const int64_t size = std::min(kTile, block.columns - j);
-          if (!is_plain) {
+      const int64_t row = block.row + i, label = losses.labels[row] - block.first_class;
+      RowStats<A>* to = memory.tile_stats + row * memory.tiles + tile;
+      for (int64_t j = 0; j < block.columns || j == 0; j += kTile) {
+        const A* x = block.products + i * block.columns + j;
+        const int64_t size = std::min(kTile, block.columns - j);
+        if (!is_plain) {
 #pragma GCC ivdep
-            for (int64_t k = 0; k < size; ++k) buffer[k] = block.logit(x[k], j + k).value;
-            x = buffer;
-          }
-          if (label >= j && label < j + size) memory.label_logits[row] = x[label - j];
-          *to++ = cpu::row_stats(losses, x, block.first_class + j, size);
+          for (int64_t k = 0; k < size; ++k) buffer[k] = block.logit(x[k], j + k).value;
+          x = buffer;
         }
+        if (label >= j && label < j + size) memory.label_logits[row] = x[label - j];
+        *to++ = cpu::row_stats(losses, x, block.first_class + j, size);
       }
     });
     return {};
@@ -123,33 +122,40 @@ struct Cpu {
   template <class A, class T>
   static Status differentiate(const LossGradient<A>& gradient, const LogitBlock<T>& block, T* dz,
                               const Context& context) {
-    context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.first_class;
-        const A* const x = block.products + i * block.columns;
-        T* const to = dz + i * block.columns;
-        if (gradient.is_zero(label)) {
-          std::fill_n(to, block.columns, T{});
-          continue;
-        }
-        const auto derivative = gradient.derivative(row);
-        const auto value = [&](int64_t j, A target) {
-          const auto logit = block.logit(x[j], j);
-          return derivative.with_entropy(logit.value, target) * logit.slope;
-        };
-        const bool has_label = at >= 0 && at < block.columns;
-        // First: dz may have the memory of the sums.
-        const A of_label_logit = has_label ? value(at, gradient.target_of_label(row, label)) : A(0);
-        A buffer[cpu::kBlock];
-        for (int64_t start = 0; start < block.columns; start += cpu::kBlock) {
-          const int64_t size = std::min(cpu::kBlock, block.columns - start);
+    for_each_row(block, context, [&](int64_t i) {
+      const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.first_class;
+      const A* const x = block.products + i * block.columns;
+      T* const to = dz + i * block.columns;
+      if (gradient.is_zero(label)) {
+        std::fill_n(to, block.columns, T{});
+        return;
+      }
+      const auto derivative = gradient.derivative(row);
+      const auto value = [&](int64_t j, A target) {
+        const auto logit = block.logit(x[j], j);
+        return derivative.with_entropy(logit.value, target) * logit.slope;
+      };
+      const bool has_label = at >= 0 && at < block.columns;
+      // First: dz may have the memory of the sums.
+      const A of_label_logit = has_label ? value(at, gradient.target_of_label(row, label)) : A(0);
+      // The same numbers, without the branches that keep the loop from being vectorized.
+      const bool is_plain = block.is_plain() && !gradient.has_shares() && !gradient.dentropy;
+      A buffer[cpu::kBlock];
+      for (int64_t start = 0; start < block.columns; start += cpu::kBlock) {
+        const int64_t size = std::min(cpu::kBlock, block.columns - start);
+        if (is_plain)
+#pragma GCC ivdep
+          for (int64_t j = 0; j < size; ++j) buffer[j] = derivative(x[start + j], gradient.uniform);
+        else
 #pragma GCC ivdep
           for (int64_t j = 0; j < size; ++j)
             buffer[j] = value(start + j, gradient.target(block.first_class + start + j));
-          for (int64_t j = 0; j < size; ++j) to[start + j] = from_compute<T>(buffer[j]);
-        }
-        if (has_label) to[at] = from_compute<T>(of_label_logit);
+        if constexpr (std::is_same_v<T, A>)
+          std::copy_n(buffer, size, to + start);
+        else
+          cpu::narrow(buffer, to + start, size);
       }
+      if (has_label) to[at] = from_compute<T>(of_label_logit);
     });
     return {};
   }
@@ -159,6 +165,16 @@ struct Cpu {
   }
 
  private:
+  // Calls body(i) for each row of a block.
+  template <class T, class Body>
+  static void for_each_row(const LogitBlock<T>& block, const Context& context, Body&& body) {
+    context.parallel_for(block.rows, 50 + block.columns, [&](int64_t begin, int64_t end) {
+      cpu::run_widest([&] {
+        for (int64_t i = begin; i < end; ++i) body(i);
+      });
+    });
+  }
+
   template <class A>
   static auto sums_of(const Losses<A>& losses, const LossMemory<A>& memory) {
     return [&](int64_t row) { return losses.combined(memory.tile_stats + row * memory.tiles, memory.tiles); };

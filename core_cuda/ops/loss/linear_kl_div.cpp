@@ -1,5 +1,6 @@
 #include "ops/loss/linear_kl_div.h"
 
+#include "core/cpu/widest.h"
 #include "ops/loss/losses_cpu.h"
 
 namespace fusedops {
@@ -86,7 +87,9 @@ struct Cpu {
     int64_t columns = 0;
     for (int b = 0; b < pairs.count; ++b) columns += pairs.blocks[b].model.columns;
     context.parallel_for(count, 50 + 8 * columns, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) store_row(rows, pairs, first + i, i);
+      cpu::run_widest([&] {
+        for (int64_t i = begin; i < end; ++i) store_row(rows, pairs, first + i, i);
+      });
     });
     return {};
   }

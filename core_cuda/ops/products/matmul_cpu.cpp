@@ -125,6 +125,7 @@ class Product {
   explicit Product(const Matmul& call)
       : call_(call),
         kernel_(cpu::micro_kernel<A>(call.n)),
+        of_pairs_(cpu::micro_kernel_of_pairs<T>(call.n)),
         mc_(balanced(call.m, kMc, kernel_.mr)),
         nc_(kNc),
         kc_(std::min(call.k, kKc)),
@@ -193,22 +194,36 @@ class Product {
     for (int64_t i = 0; i < n; ++i) to[i] += from[i];
   }
 
+  static void pack(const MicroKernel<A>& kernel, const Lines<T>& lines, int64_t count, int64_t k, A* to, int width) {
+    if constexpr (std::is_same_v<T, bf16>)
+      if (kernel.steps == 2) return cpu::pack_pairs(lines, count, k, to, width);
+    cpu::pack(lines, count, k, to, width);
+  }
+
+  // The kernel for a block of the sum. The choice changes no bit.
+  const MicroKernel<A>& kernel_for(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, int64_t k) const {
+    if constexpr (std::is_same_v<T, bf16>)
+      if (of_pairs_.multiply && cpu::can_pair(a, rows, b, cols, k)) return of_pairs_;
+    return kernel_;
+  }
+
   void sum_blocks(const Lines<T>& a, int64_t rows, const Lines<T>& b, int64_t cols, A* sums, int64_t stride,
                   A* packed_a, A* packed_b) const {
     for (int64_t p = 0; p < call_.k; p += kc_) {
       const int64_t k = std::min(kc_, call_.k - p);
-      cpu::pack(b.from(0, p), cols, k, packed_b, kernel_.nr);
+      const MicroKernel<A>& kernel = kernel_for(a.from(0, p), rows, b.from(0, p), cols, k);
+      pack(kernel, b.from(0, p), cols, k, packed_b, kernel.nr);
       for (int64_t i = 0; i < rows; i += mc_) {
         const int64_t block_rows = std::min(mc_, rows - i);
-        cpu::pack(a.from(i, p), block_rows, k, packed_a, kernel_.mr);
-        cpu::multiply_panels(kernel_, block_rows, cols, k, packed_a, packed_b, sums + i * stride, stride,
-                             p > 0 || (call_.adds && !has_sum_buffer()));
+        pack(kernel, a.from(i, p), block_rows, k, packed_a, kernel.mr);
+        cpu::multiply_panels(kernel, block_rows, cols, ceil_div(k, kernel.steps), packed_a, packed_b, sums + i * stride,
+                             stride, p > 0 || (call_.adds && !has_sum_buffer()));
       }
     }
   }
 
   Matmul call_;
-  MicroKernel<A> kernel_;
+  MicroKernel<A> kernel_, of_pairs_;  // of the same mr and nr
   int64_t mc_, nc_, kc_;
   int64_t row_tiles_, col_tiles_;
 };

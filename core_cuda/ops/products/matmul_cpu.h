@@ -6,6 +6,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include "core/common/numeric.h"
 #include "core/cpu/elementwise.h"
 
@@ -48,6 +52,7 @@ template <class A>
 struct MicroKernel {
   int mr, nr;
   void (*multiply)(int64_t k, const A* a, const A* b, A* c, int64_t c_stride, bool add);
+  int steps = 1;  // of the sum in an element of a panel: 2 bf16, or 1
 };
 
 inline constexpr int kMaxMr = 12, kMaxNr = 32;  // over all kernels below
@@ -66,6 +71,38 @@ template <class A, int mr, int kVectors>
 template <class A, int mr, int kVectors>
 [[gnu::target("avx512f")]] void multiply_avx512(int64_t k, const A* a, const A* b, A* c, int64_t c_stride, bool add) {
   multiply<A, 64, mr, kVectors>(k, a, b, c, c_stride, add);
+}
+
+// An element holds two steps of k in bf16, the first one in the upper half. VDPBF16PS adds the product of the upper
+// halves, then that of the lower ones, and rounds after each as a fused multiply-add does. So the bits are those of the
+// other kernels unless numbers are subnormal, which it takes and returns as 0: see can_pair().
+template <int mr, int kVectors>
+[[gnu::target("avx512f,avx512bf16")]] void multiply_bf16_avx512(int64_t k, const float* a, const float* b, float* c,
+                                                                int64_t c_stride, bool add) {
+  constexpr int kWidth = 16, nr = kVectors * kWidth;
+  __m512 sums[mr][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = _mm512_setzero_ps();
+  for (int64_t p = 0; p < k; ++p, a += mr, b += nr) {
+    __m512bh row[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) row[v] = (__m512bh)_mm512_loadu_ps(b + v * kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; ++i) {
+      const auto x = (__m512bh)_mm512_set1_ps(a[i]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[i][v] = _mm512_dpbf16_ps(sums[i][v], x, row[v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; ++i)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      float* const to = c + i * c_stride + v * kWidth;
+      _mm512_storeu_ps(to, add ? sums[i][v] + _mm512_loadu_ps(to) : sums[i][v]);
+    }
 }
 #endif
 
@@ -90,6 +127,18 @@ MicroKernel<A> micro_kernel(int64_t n) {
 #else
   return {4, 2 * kWidth, multiply_portable<A, 4, 2>};
 #endif
+}
+
+// The kernel of pairs of steps, with the same mr and nr; without a function if there is none.
+template <class T>
+MicroKernel<compute_t<T>> micro_kernel_of_pairs(int64_t n) {
+#ifdef __x86_64__
+  if constexpr (std::is_same_v<T, bf16>)
+    if (__builtin_cpu_supports("avx512bf16"))
+      return n <= 16 ? MicroKernel<float>{12, 16, multiply_bf16_avx512<12, 1>, 2}
+                     : MicroKernel<float>{12, 32, multiply_bf16_avx512<12, 2>, 2};
+#endif
+  return {0, 0, nullptr};
 }
 
 // c [rows, cols] (+)= a @ b. At the edges the micro-kernel computes values that are not stored.
@@ -214,6 +263,81 @@ void pack(const Lines<T>& from, int64_t count, int64_t k, A* panels, int width) 
       pack_along_k([&](int i) { return from.at(line + i, 0); }, lines, k, panels, width);
     else
       pack_across_k([&](int64_t p) { return from.at(line, p); }, lines, k, panels, width);
+  }
+}
+
+// The biased exponent of the least magnitude that is not 0: 0 for a subnormal number, and 512 for zeros alone.
+inline int least_exponent(const Lines<bf16>& lines, int64_t count, int64_t k) {
+  uint16_t least = 0xffff;  // magnitudes minus 1, so that 0 becomes the largest number
+  const int64_t rows = lines.along_k ? count : k, size = lines.along_k ? k : count;
+  for (int64_t row = 0; row < rows; ++row) {
+    const bf16* const x = lines.data + row * lines.stride;
+    for (int64_t i = 0; i < size; ++i) least = std::min<uint16_t>(least, uint16_t((x[i].bits & 0x7fff) - 1));
+  }
+  return (least + 1) >> 7;
+}
+
+// True if the products and their sums are 0 or normal numbers: all products, and so all sums, are multiples of a normal
+// number, which is 2^(ea - 7 + eb - 7) for the least exponents ea and eb.
+inline bool can_pair(const Lines<bf16>& a, int64_t rows, const Lines<bf16>& b, int64_t cols, int64_t k) {
+  constexpr int kBias = 127, kLeast = -126 + 14 + 2 * kBias;
+  const int of_a = least_exponent(a, rows, k), of_b = least_exponent(b, cols, k);
+  return std::min(of_a, of_b) > 0 && of_a + of_b >= kLeast;
+}
+
+// Two steps of k as an element of a panel.
+inline float pair_of(bf16 first, bf16 second) { return std::bit_cast<float>(uint32_t(first.bits) << 16 | second.bits); }
+
+// Packs pairs of contiguous steps of k. A step behind the last one is 0.
+inline void pack_pairs_along_k(const Lines<bf16>& from, int lines, int64_t k, float* panel, int width) {
+  float buffers[4][kBlock];
+  const int64_t whole = k / 2, pairs = whole + k % 2;
+  for (int line = 0; line < width; line += 4) {
+    const float* sources[4];
+    for (int i = 0; i < 4; ++i) {
+      float* const buffer = buffers[i];
+      sources[i] = buffer;
+      if (line + i >= lines) {
+        std::fill_n(buffer, pairs, 0.0f);
+        continue;
+      }
+      const bf16* const steps = from.at(line + i, 0);
+      for (int64_t p = 0; p < whole; ++p) {
+        uint32_t pair;
+        std::memcpy(&pair, steps + 2 * p, sizeof pair);
+        buffer[p] = std::bit_cast<float>(pair << 16 | pair >> 16);
+      }
+      if (pairs > whole) buffer[whole] = pair_of(steps[k - 1], bf16());
+    }
+    interleave4(sources, pairs, panel + line, width);
+  }
+}
+
+// Packs pairs of steps of k that are contiguous each.
+template <class Count>
+void pack_pairs_across_k(const Lines<bf16>& from, Count lines, int64_t k, float* panel, int width) {
+  for (int64_t p = 0; p < k; p += 2, panel += width) {
+    const bf16 *const step = from.at(0, p), *const next = from.at(0, p + 1);
+    if (p + 1 < k)
+      for (int i = 0; i < lines; ++i) panel[i] = pair_of(step[i], next[i]);
+    else
+      for (int i = 0; i < lines; ++i) panel[i] = pair_of(step[i], bf16());
+    std::fill(panel + lines, panel + width, 0.0f);
+  }
+}
+
+inline void pack_pairs(const Lines<bf16>& from, int64_t count, int64_t k, float* panels, int width) {
+  for (int64_t line = 0; line < count; line += width, panels += (k + 1) / 2 * width) {
+    const int lines = int(std::min<int64_t>(width, count - line));
+    const Lines<bf16> of_panel = from.from(line, 0);
+    if (from.along_k)
+      pack_pairs_along_k(of_panel, lines, k, panels, width);
+    else if (lines == 32)  // a constant number of lines is faster
+      pack_pairs_across_k(of_panel, std::integral_constant<int, 32>(), k, panels, width);
+    else if (lines == 12)
+      pack_pairs_across_k(of_panel, std::integral_constant<int, 12>(), k, panels, width);
+    else
+      pack_pairs_across_k(of_panel, lines, k, panels, width);
   }
 }
 

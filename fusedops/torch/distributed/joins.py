@@ -121,7 +121,7 @@ def _losses(
 
 
 def _log_probs(
-    call: SimpleNamespace, statistics: Tensor, log_prob: Tensor, lse: Tensor, entropy: Tensor, *_: Tensor
+    call: SimpleNamespace, statistics: Tensor, log_prob: Tensor, lse: Tensor, entropy: Tensor, own: Tensor
 ) -> tuple[Tensor, ...]:
     """The entropy is Σ s · (entropy of the part - log s), for the parts' probabilities s."""
     loss, _weight, maximum, log_sum, log_share = _joined(statistics)
