@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 from keras_hub.src.models.gpt_oss import gpt_oss_attention
 
+from fusedops.keras_layers.layer import parameter
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.attention import without_repeats
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.keras_layers.layer import parameter
 from fusedops.tf.keras.visibility import attend, can_attend, unsupported_heads
 
 
