@@ -36,7 +36,7 @@ def check(spec):
     first, second = (backend.tensors(sample, "float32") for sample in samples)
     sample, wanted = samples[0], spec.differentiable(samples[0])
     shared = [name for name in wanted if name in spec.shared]
-    parts = [first, {**second, **{name: first[name] for name in spec.shared}}]
+    parts = [first, {**second, **{name: first[name] for name in spec.shared if name in first}}]
     with strategy.scope():
         variables = {name: tf.Variable(first[name]) for name in shared}
     distributed = {
