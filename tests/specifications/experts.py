@@ -23,7 +23,7 @@ class Experts(Specification):
     bits_follow_from_values = False
 
     def sample(self, shape, random):
-        """Intermediate values of any x are within float16: gates and ups by the sizes of the weights, gated values by the
+        """Intermediate values of any x are within float16: gates and ups by the weights' sizes, gated values by the
         limit, which no ordinary number reaches."""
         sample = call(random, shape, experts=7, size=5, out=12, biases=True, limit=50.0)
         gate_up = random.uniform(-1, 1, sample.inputs["gate_up"].shape) / max(1, shape[-1])
