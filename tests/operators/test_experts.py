@@ -97,7 +97,7 @@ def test_tiles_of_groups(torch_gpu, dtype, tiles, random):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("transpose", [False, True])
 def test_tiles_of_experts(torch_gpu, dtype, interleaved, transpose, random):
-    """Experts of more rows and units than a tile has, with a fused gate unless it is interleaved."""
+    """Experts of more rows and units than a tile has, for the kernel of 9.x with a fused gate."""
     sizes = {"size": 136, "out": 264, "per_token": 3, "experts": 2}
     options = {"biases": True, "limit": 50.0, "interleaved": interleaved, "transpose_weight": transpose}
     sample = specification.call(random, (200, 72), **sizes, **options)

@@ -234,7 +234,7 @@ Status run_cuda(const ExpertsUp& step, const Context& context) {
   GpuProperties gpu;
   FUSEDOPS_TRY(cuda::current_gpu(&gpu));
   const Matmul product = cuda::representative(step.product);
-  if (cuda::can_fuse_gate(product, step.gate.interleaved, gpu)) {
+  if (cuda::can_fuse_gate(product, gpu)) {
     log_kernel(cuda::choose_grouped(product, gpu), gpu);
     return cuda::experts_up_sm90(step, GroupTiles(step.product.groups), context);
   }

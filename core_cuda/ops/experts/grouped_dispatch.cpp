@@ -54,8 +54,8 @@ const GroupedEntry& choose_grouped(const Matmul& representative, const GpuProper
   return first_that_accepts(kGroupedProducts, representative, gpu);
 }
 
-bool can_fuse_gate(const Matmul& representative, bool interleaved, const GpuProperties& gpu) {
-  return !interleaved && representative.n % 16 == 0 && choose_grouped(representative, gpu).kernel == K::sm90;
+bool can_fuse_gate(const Matmul& representative, const GpuProperties& gpu) {
+  return representative.n % 16 == 0 && choose_grouped(representative, gpu).kernel == K::sm90;
 }
 
 }  // namespace fusedops::cuda

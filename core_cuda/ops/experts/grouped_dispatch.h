@@ -15,7 +15,7 @@ Matmul representative(const GroupedGradient& product);
 using GroupedEntry = DispatchEntry<GroupedKernel, Matmul>;
 const GroupedEntry& choose_grouped(const Matmul& representative, const GpuProperties& gpu);
 
-// True if one kernel computes the product and the gate of experts: gates, then ups, in the columns of b.
-bool can_fuse_gate(const Matmul& representative, bool interleaved, const GpuProperties& gpu);
+// True if one kernel computes the product and the gate of experts.
+bool can_fuse_gate(const Matmul& representative, const GpuProperties& gpu);
 
 }  // namespace fusedops::cuda

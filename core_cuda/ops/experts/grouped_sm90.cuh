@@ -190,12 +190,13 @@ struct StoreGroupRows {
   }
 };
 
-// Stores h, the gate of z = sums + bias, and z if it is kept. A tile has 128 columns of gates and the same of ups.
-template <class T>
+// Stores h, the gate of z = sums + bias, and z if it is kept. A tile has 128 columns of h: of gates and of ups, or
+// 256 columns of both in turn if they are interleaved.
+template <class T, bool kInterleaved>
 struct StoreGate : StoreGroupRows<T> {
   using Base = StoreGroupRows<T>;
   using Panels = typename Base::Panels;
-  static constexpr int kWeights = 2;
+  static constexpr int kWeights = kInterleaved ? 1 : 2;
 
   ExpertGate gate;
   bool keep_z;
@@ -211,46 +212,88 @@ struct StoreGate : StoreGroupRows<T> {
 
   __forceinline__ __device__ void operator()(const float (&sums)[1][128], const Rows& rows, int group, int column,
                                              char* staged) const {
-    constexpr int kValues = Panels::kValues;
-    const int half = this->columns / 2;
     const Panels to_z(staged, rows.of_z), to_h(staged, rows.of_h);
     const T* const bias = this->bias ? this->bias + int64_t(group) * this->columns : nullptr;
     // Not unrolled: the body has the formulas of all activations.
 #pragma unroll 1
     for (int panel = 0; panel < 2; ++panel) {
-      const int at = column + panel * Panels::kColumns;
-      float gates[kValues], ups[kValues];
+      const Columns at(*this, column, panel);
+      float first[kValues], second[kValues];  // panels of z
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
-        gates[i] = panel ? sums[0][kValues + i] : sums[0][i];
-        ups[i] = panel ? sums[0][3 * kValues + i] : sums[0][2 * kValues + i];
+        constexpr int kNext = kInterleaved ? 2 : 1, kSecond = kInterleaved ? 1 : 2;
+        first[i] = panel ? sums[0][kNext * kValues + i] : sums[0][i];
+        second[i] = panel ? sums[0][(kNext + kSecond) * kValues + i] : sums[0][kSecond * kValues + i];
       }
       if (bias) {
-        add_bias(gates, bias, at, half);
-        add_bias(ups, bias + half, at, half);
+        add_bias(first, bias, at.z, at.z_columns);
+        add_bias(second, bias + at.second, at.z, at.second_columns);
       }
-      if (keep_z) {
-        to_z.store(this->y, at, half, this->columns, [&](int i) { return gates[i]; });
-        to_z.store(this->y + half, at, half, this->columns, [&](int i) { return ups[i]; });
-      }
+      store_z(to_z, at, [&](int i) { return first[i]; }, [&](int i) { return second[i]; });
+      float values[kValues];
       activations::dispatch(gate.activation, [&](auto chosen) {
 #pragma unroll
-        for (int i = 0; i < kValues; ++i) gates[i] = gated_value<decltype(chosen)>(gate, gates[i], ups[i]).value;
+        for (int i = 0; i < kValues; ++i) {
+          constexpr int kHalf = kValues / 2;
+          const auto pair = [&](int side) { return i < kHalf ? first[2 * i + side] : second[2 * (i - kHalf) + side]; };
+          values[i] =
+              gated_value<decltype(chosen)>(gate, kInterleaved ? pair(0) : first[i], kInterleaved ? pair(1) : second[i])
+                  .value;
+        }
       });
-      to_h.store(h, at, half, half, [&](int i) { return gates[i]; });
+      if constexpr (kInterleaved) to_fragment(values);
+      to_h.store(h, at.h, int(gate.size), int(gate.size), [&](int i) { return values[i]; });
     }
   }
 
   __device__ void clear(const Rows& rows, int column, char* staged) const {
-    const int half = this->columns / 2;
     const Panels to_z(staged, rows.of_z), to_h(staged, rows.of_h);
     const auto zero = [](int) { return 0.0f; };
-    for (int at = column; at < column + 128; at += Panels::kColumns) {
-      if (keep_z) {
-        to_z.store(this->y, at, half, this->columns, zero);
-        to_z.store(this->y + half, at, half, this->columns, zero);
-      }
-      to_h.store(h, at, half, half, zero);
+    for (int panel = 0; panel < 2; ++panel) {
+      const Columns at(*this, column, panel);
+      store_z(to_z, at, zero, zero);
+      to_h.store(h, at.h, int(gate.size), int(gate.size), zero);
+    }
+  }
+
+ private:
+  static constexpr int kValues = Panels::kValues;
+
+  // Columns of a panel of h, and of the two panels of z that it needs. The second one begins `second` columns later.
+  struct Columns {
+    __device__ Columns(const StoreGate& store, int column, int panel)
+        : h((kInterleaved ? column / 2 : column) + panel * Panels::kColumns),
+          z(kInterleaved ? 2 * h : h),
+          second(kInterleaved ? Panels::kColumns : store.columns / 2),
+          z_columns(kInterleaved ? store.columns : store.columns / 2),
+          second_columns(kInterleaved ? store.columns - second : z_columns) {}
+
+    int h, z, second, z_columns, second_columns;
+  };
+
+  template <class First, class Second>
+  __forceinline__ __device__ void store_z(const Panels& to_z, const Columns& at, First&& first, Second&& second) const {
+    if (!keep_z) return;
+    to_z.store(this->y, at.z, at.z_columns, this->columns, first);
+    to_z.store(this->y + at.second, at.z, at.second_columns, this->columns, second);
+  }
+
+  // From one of each 4 columns, lane % 4, to the two of each 8 columns that a Fragment has.
+  static __forceinline__ __device__ void to_fragment(float (&values)[kValues]) {
+    const int lane = threadIdx.x % 32, from = lane / 4 * 4 + lane % 2 * 2;
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4) {  // 8 columns: two rows of columns 0 to 3, two rows of columns 4 to 7
+      float moved[4];
+#pragma unroll
+      for (int row = 0; row < 2; ++row)
+#pragma unroll
+        for (int side = 0; side < 2; ++side) {
+          const float low = __shfl_sync(0xffffffff, values[i + row], from + side);
+          const float high = __shfl_sync(0xffffffff, values[i + 2 + row], from + side);
+          moved[2 * row + side] = lane % 4 < 2 ? low : high;
+        }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) values[i + j] = moved[j];
     }
   }
 };
