@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel as PreTrainedModel
     from transformers.utils import can_return_tuple as can_return_tuple
     from transformers.utils.import_utils import is_tracing as is_tracing
+    from transformers.utils.output_capturing import _active_collector as _active_collector
 else:
     __getattr__ = lazy.members(
         __name__,
@@ -33,6 +34,7 @@ else:
             "ForCausalLMLoss": "transformers.loss.loss_utils",
             "ForMaskedLMLoss": "transformers.loss.loss_utils",
             "PreTrainedModel": "transformers.modeling_utils",
+            "_active_collector": "transformers.utils.output_capturing",
             "bidirectional_mask_function": "transformers.masking_utils",
             "can_return_tuple": "transformers.utils",
             "causal_mask_function": "transformers.masking_utils",
@@ -42,13 +44,6 @@ else:
             "sdpa_mask": "transformers.masking_utils",
         },
     )
-
-
-def active_collector() -> Any:
-    """The variable with the outputs of submodules that a model collects, by their names; None if it collects none."""
-    from transformers.utils import output_capturing
-
-    return output_capturing._active_collector
 
 
 def are_experts_eager(experts: Any) -> bool:
