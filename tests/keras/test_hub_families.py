@@ -42,7 +42,7 @@ T5_GEMMA = {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"],
     }.items()
-} | {"vocabulary_size": VOCABULARY, "sliding_window": 4}
+} | {"vocabulary_size": VOCABULARY, "sliding_window": 8}
 SMOL = {
     "vocabulary_size": VOCABULARY,
     "hidden_dim": HIDDEN,
@@ -242,9 +242,7 @@ def test_both_products_of_a_gate(fk, build, gates, monkeypatch, random):
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        *((name, "dropout") for name in ("mistral", "phi3", "qwen3_5", "t5", "edrec")),
-        ("t5_gemma", "dropout_rate"),
-        ("t5_gemma2", "dropout_rate"),
+        *((name, "dropout") for name in ("mistral", "phi3", "qwen3_5", "edrec")),
     ],
     indirect=["build"],
 )

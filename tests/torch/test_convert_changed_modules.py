@@ -296,7 +296,7 @@ def test_calls_that_an_operator_refuses_run_the_original_code(torch_backend, tra
         torch.manual_seed(1)
         expected = functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=dropout).transpose(1, 2)
         torch.manual_seed(1)
-        got, _ = attention._attend(attention._sdpa, module, heads, heads, heads, None, dropout=dropout)
+        got, _ = attention._attend(attention._sdpa, False, module, heads, heads, heads, None, dropout=dropout)
         torch.testing.assert_close(got, expected)
 
 

@@ -115,6 +115,7 @@ def attend(
     dropout: float = 0.0,
     dropout_layer: Any = None,
     sinks: tf.Tensor | None = None,
+    bias: tf.Tensor | None = None,
     average_if_masked: bool = False,
 ) -> tf.Tensor:
     """Attention of [B, T, H, D] over [B, S, Hk, D].
@@ -123,6 +124,7 @@ def attend(
         mask: a `Visibility`, a mask, or None.
         dropout: the rate at which probabilities are dropped in this call, and the layer whose generator gives the seed.
         sinks: [H], one more score of each query.
+        bias: is added to the scores.
         average_if_masked: a query that sees no key gets the mean of all values, as from
             `keras.ops.dot_product_attention`; otherwise zeros, as from `keras.layers.Softmax` with a mask.
     """
@@ -140,6 +142,7 @@ def attend(
         dropout=dropout,
         seed=next_seed(dropout_layer) if dropout else None,
         sinks=sinks,
+        bias=bias,
     )
     without_keys = visibility.without_keys() if average_if_masked or visibility.queries is not None else None
     if without_keys is None:

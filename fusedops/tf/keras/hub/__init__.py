@@ -81,8 +81,12 @@ MODULES = {
     "keras_hub.src.models.smollm3.smollm3_layers.SmolLM3MLP": "smollm3",
     "keras_hub.src.models.smollm3.smollm3_layers.SmolLM3RotaryEmbedding": "smollm3",
     "keras_hub.src.models.t5.t5_layer_norm.T5LayerNorm": "t5",
+    "keras_hub.src.models.t5.t5_multi_head_attention.T5MultiHeadAttention": "t5",
     "keras_hub.src.models.t5.t5_transformer_layer.T5TransformerLayer": "t5",
+    "keras_hub.src.models.t5gemma.t5gemma_attention.T5GemmaAttention": "additive_mask",
     "keras_hub.src.models.t5gemma.t5gemma_layers.T5GemmaMLP": "t5gemma",
+    "keras_hub.src.models.t5gemma2.t5gemma2_attention.T5Gemma2Attention": "additive_mask",
+    "keras_hub.src.models.t5gemma2.t5gemma2_attention.T5Gemma2MergedAttention": "additive_mask",
     "keras_hub.src.models.t5gemma2.t5gemma2_layers.T5Gemma2MLP": "t5gemma",
     "keras_hub.src.models.whisper.whisper_cached_multi_head_attention.WhisperCachedMultiHeadAttention": "cached",
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import tensorflow as tf
-from keras_hub.src.models.t5 import t5_layer_norm, t5_transformer_layer
+from keras_hub.src.models.t5 import t5_layer_norm, t5_multi_head_attention, t5_transformer_layer
 
 from fusedops.keras_layers.dropout import add
 from fusedops.keras_layers.layer import parameter
@@ -14,6 +15,7 @@ from fusedops.tf.keras.hub.gated import activated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
+from fusedops.tf.keras.visibility import attend, can_attend, unsupported_heads
 
 
 @saved
@@ -22,6 +24,55 @@ class T5LayerNorm(FusedRMSNorm, t5_layer_norm.T5LayerNorm):
 
     def _weight(self, x: tf.Tensor) -> Any:
         return parameter(self.weight, x)
+
+
+@saved
+class T5MultiHeadAttention(HubLayer, t5_multi_head_attention.T5MultiHeadAttention):
+    needs = (
+        *("num_heads", "key_value_dim", "inner_dim", "query_projector", "key_projector", "value_projector"),
+        *("output_projector", "dropout_layer", "use_relative_attention_bias", "compute_bias"),
+    )
+    arguments = 7
+
+    def why_not(self, inputs: Any = None) -> str | None:
+        return super().why_not(inputs) or unsupported_heads(key_value_dim=self.key_value_dim)
+
+    def fused_call(self, given: Any) -> Any:
+        x, cache, index, bias = given.hidden_states, given.cache, given.cache_update_index, given.position_bias
+        others = x if given.key_value_states is None else given.key_value_states
+        if cache is None and index is not None:
+            return super().call(**vars(given))  # raises its error
+        query = self._heads(self.query_projector(x))
+        if not can_attend(query):
+            return super().call(**vars(given))
+        if cache is not None and index is None:
+            key, value = cache[:, 0], cache[:, 1]
+        else:
+            key, value = (self._heads(dense(others)) for dense in (self.key_projector, self.value_projector))
+        if cache is not None and index is not None:
+            start = (0, index, 0, 0)
+            key, value = (keras.ops.slice_update(cache[:, i], start, new) for i, new in enumerate((key, value)))
+            cache = keras.ops.stack((key, value), axis=1)
+        if bias is None:
+            bias = self._bias(query, key, given.mask, index)
+        dropout = {"dropout": self.dropout_layer.rate if given.training else 0.0, "dropout_layer": self.dropout_layer}
+        y = attend(query, key, value, None, 1.0, bias=tf.cast(bias, query.dtype), **dropout)
+        return self.output_projector(keras.ops.reshape(y, (*keras.ops.shape(y)[:2], self.inner_dim))), bias, cache
+
+    def _bias(self, query: tf.Tensor, key: tf.Tensor, mask: Any, index: Any) -> tf.Tensor:
+        """The bias of positions and the mask, which the following layers get, too."""
+        queries, keys = keras.ops.shape(query)[1], keras.ops.shape(key)[1]
+        if self.use_relative_attention_bias:
+            bias = self.compute_bias(queries, keys, query_start_index=0 if index is None else index)
+        else:
+            bias = keras.ops.zeros((1, self.num_heads, queries, keys), self.compute_dtype)
+        if mask is None:
+            return bias
+        return bias + (1.0 - keras.ops.cast(mask[:, None], bias.dtype)) * -1e9
+
+    def _heads(self, x: tf.Tensor) -> tf.Tensor:
+        """[B, T, H · D] as [B, T, H, D]."""
+        return keras.ops.reshape(x, (*keras.ops.shape(x)[:2], self.num_heads, self.key_value_dim))
 
 
 @saved

@@ -28,7 +28,7 @@ from fusedops.torch.conversion import functional as kernels
 from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf import implementation, rotary
 from fusedops.torch.conversion.hf.code import compiled, with_global, without_no_grad
-from fusedops.torch.conversion.hf.internals import active_collector
+from fusedops.torch.conversion.hf.internals import _active_collector as collector
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.conversion.hf.masks import as_bias
 from fusedops.torch.nn.attention import MAX_FEATURES
@@ -164,7 +164,6 @@ def _returned(found: Any, is_used: bool) -> Any:
 
 def _is_collected() -> bool:
     """True while transformers collects the probabilities of attentions."""
-    collector = active_collector()
     found = collector.global_var if torch.compiler.is_compiling() else collector.get()
     return bool(found) and any("attentions" in key for key in found)
 

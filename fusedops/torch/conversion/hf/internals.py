@@ -5,7 +5,7 @@ Each is imported on first use: a version that lacks one loses only the counterpa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fusedops import lazy
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers.modeling_utils import PreTrainedModel as PreTrainedModel
     from transformers.utils import can_return_tuple as can_return_tuple
     from transformers.utils.import_utils import is_tracing as is_tracing
+    from transformers.utils.output_capturing import _active_collector as _active_collector
 else:
     __getattr__ = lazy.members(
         __name__,
@@ -35,6 +36,7 @@ else:
             "ForCausalLMLoss": "transformers.loss.loss_utils",
             "ForMaskedLMLoss": "transformers.loss.loss_utils",
             "PreTrainedModel": "transformers.modeling_utils",
+            "_active_collector": "transformers.utils.output_capturing",
             "bidirectional_mask_function": "transformers.masking_utils",
             "can_return_tuple": "transformers.utils",
             "causal_mask_function": "transformers.masking_utils",
@@ -44,10 +46,3 @@ else:
             "sdpa_mask": "transformers.masking_utils",
         },
     )
-
-
-def active_collector() -> Any:
-    """The variable with the outputs of submodules that a model collects, by their names; None if it collects none."""
-    from transformers.utils import output_capturing
-
-    return output_capturing._active_collector

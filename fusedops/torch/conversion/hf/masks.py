@@ -19,6 +19,7 @@ transformers passes masks of four dimensions, and those of two dimensions for fl
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ from fusedops.torch.conversion.hf.internals import (
     prepare_padding_mask,
     sdpa_mask,
 )
+
+_MASKED = -3e4  # scores that are so low have the probability 0
 
 
 def mask(
@@ -217,7 +220,12 @@ class Visible:
 
 
 def as_bias(bias: Tensor, query: Tensor) -> Tensor:
-    """A bias in a dtype that the operator takes beside a query."""
+    """A bias as the operator takes it beside a query.
+
+    Beside the lowest number of a dtype, which stands for a mask, the log-sum-exp of a row has no digits left for the
+    backward. So it becomes -inf.
+    """
+    bias = bias.masked_fill(bias < _MASKED, -math.inf)
     if query.dtype in (torch.float16, torch.bfloat16):
         return bias if bias.dtype is query.dtype else bias.float()
     return bias.to(query.dtype)
