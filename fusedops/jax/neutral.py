@@ -46,7 +46,7 @@ def _packed(x: Array, offsets_q: Array, offsets_k: Array) -> tuple[Array, Array,
 
 # Softmax and products are operators of fusedops: JAX's own product of float32 takes TF32 on a GPU.
 def _probabilities(scores: Array, masks: Sequence[Array]) -> Array:
-    return OPERATORS.softmax(scores, functools.reduce(jnp.logical_and, masks) if masks else None)
+    return OPERATORS.softmax(scores, functools.reduce(jnp.logical_and, masks) if masks else None, None)
 
 
 def _log_sum_exp(scores: Array, masks: Sequence[Array]) -> Array:

@@ -63,7 +63,7 @@ def _repeat_heads(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 # Softmax and products are operators of fusedops. TensorFlow's call oneDNN on some CPUs, where a softmax of more than
 # five dimensions is an error, and products of some sizes (no terms, batches of one row) end the process.
 def _probabilities(scores: tf.Tensor, masks: Sequence[tf.Tensor]) -> tf.Tensor:
-    return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, masks) if masks else None)
+    return OPERATORS.softmax(scores, functools.reduce(tf.logical_and, masks) if masks else None, None)
 
 
 def _log_sum_exp(scores: tf.Tensor, masks: Sequence[tf.Tensor]) -> tf.Tensor:
