@@ -44,6 +44,17 @@ struct HeadBias {
     return key < call.keys ? call.bias.at<T>(place + query * call.bias_row, key) * unit : 0;
   }
 
+  // Starts to bring the bias of 64 queries and kKeys keys into the L2 cache. Called by a warpgroup, one tile ahead.
+  template <int kKeys>
+  __device__ void prefetch(const Attention& call, const Sequence& sequence, int first_query, int first_key) const {
+    const int thread = threadIdx.x % kWarpgroup, query = first_query + thread % 64;
+    if (query >= sequence.queries || first_key < 0) return;
+    const int per_line = call.bias.is_f32() ? 32 : 64, end = min(first_key + kKeys, call.keys);
+#pragma unroll 1
+    for (int key = first_key + thread / 64 * per_line; key < end; key += 2 * per_line)
+      call.bias.prefetch<T>(place + query * call.bias_row, key);
+  }
+
   int64_t place;
   float unit;
 };

@@ -110,6 +110,10 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     shared.dy_ring.wait(state);
     multiply<T, /*kAdds=*/false>(v, dy + offset, slopes);
     if constexpr (kMasked) pairs.load_bits(call, work, shared.mask, tile, is_tile_visible);
+    if constexpr (kTerms == Terms::bias)
+#pragma unroll
+      for (int query = 0; query < kM; query += 64)
+        head_bias.template prefetch<64>(call, work.sequence, (tile + 1) * kM + query, work.keys.begin + first_key);
     wait_for<1>(dk, scores);
     if (kOverlapsDk && state.count > 0) shared.q_ring.release((stage + 1) % kStages);  // of the previous tile
 

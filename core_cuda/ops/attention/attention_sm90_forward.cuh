@@ -266,6 +266,9 @@ struct Forward {
     const auto load_bits = [&](int expected) {
       const int loaded = kMasked ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected;
       pairs.load_bits(call, work, loaded / 2, loaded % 2);
+      if constexpr (kTerms == Terms::bias)
+        head_bias.template prefetch<kN>(call, work.sequence, work.queries.begin + warpgroup * 64,
+                                        (loaded / 2 - 1) * kN);
       return loaded / 2;
     };
     const auto start_values = [&] {
