@@ -22,10 +22,6 @@ TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
 OTHERS = {  # names that are neither functions of tensors nor classes
     "fusedops.show_config",
     *(f"fusedops.torch.{name}" for name in ("convert", "revert", "explain", "load", "jit.load")),
-    *(
-        f"fusedops.torch.distributed.{name}"
-        for name in ("cross_entropy", "gather_positions", "linear_cross_entropy", "ring_attention", "shard_positions")
-    ),
     *(f"fusedops.tf.{name}" for name in ("keras.convert", "keras.revert", "library_path", "load")),
 }
 
@@ -47,7 +43,9 @@ def is_of(package, name):
 
 
 def public(package):
-    return {*described(package), *(name for name in OTHERS if is_of(package, name))}
+    distributed = getattr(package, "distributed", None)
+    others = {f"{distributed.__name__}.{name}" for name in distributed.__all__} if distributed else set()
+    return {*described(package), *(name for name in OTHERS if is_of(package, name)), *others}
 
 
 def listed(package):
