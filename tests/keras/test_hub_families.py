@@ -42,7 +42,7 @@ T5_GEMMA = {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"],
     }.items()
-} | {"vocabulary_size": VOCABULARY, "sliding_window": 8}
+} | {"vocabulary_size": VOCABULARY, "sliding_window": 8, "initializer_range": 0.2}
 SMOL = {
     "vocabulary_size": VOCABULARY,
     "hidden_dim": HIDDEN,

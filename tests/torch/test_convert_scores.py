@@ -165,3 +165,12 @@ def test_another_step_keeps_the_bits(torch_backend, transformers, calls):
     converted(torch_backend.functions, module)
     assert all(got.equal(expected) for got, expected in zip(module(x, output_attentions=True), plain, strict=True))
     assert not calls
+
+
+def test_a_product_that_is_no_attention_is_returned(torch_backend, transformers):
+    from fusedops.torch.conversion.hf import deferred
+
+    torch = torch_backend.torch
+    x = torch.randn(BATCH, LENGTH, WIDTH, device=torch_backend.device)
+    forward = deferred._without_deferred(lambda self, x: (deferred._product(torch.matmul, x, x.mT), None))
+    assert forward(None, x)[0].equal(x @ x.mT)

@@ -156,7 +156,7 @@ def _without_deferred(forward: Any) -> FunctionType:
 
 def _returned(found: Any, is_used: bool) -> Any:
     if isinstance(found, Deferred):
-        return found.tensor() if is_used else None
+        return found.tensor() if is_used or not found.has_softmax else None
     if type(found) in (tuple, list):
         return type(found)(_returned(each, is_used) for each in found)
     return {key: _returned(each, is_used) for key, each in found.items()} if type(found) is dict else found
@@ -181,7 +181,7 @@ def _product_of(owner: Any, name: str) -> Callable[..., Any]:
 
 
 def _product(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if internals.tracing_state() is not None:
+    if internals.tracing_state() is not None or any(map(internals.is_symbol, _flat(args))):
         return function(*args, **kwargs)
     if any(isinstance(each, Deferred) for each in _flat(args)):
         return _apply(function, args, kwargs)
