@@ -31,6 +31,14 @@ GENERATED = {
     r"<fusedops\.tf\.\w+>": "fusedops/tf/calls.py",
 }
 MAX_FILES = 14
+LINES = re.findall(r"^\| (\w+).* \| (\d+) \| (\d*) ?\|$", PAGE[PAGE.index("A framework costs") :], re.M)
+BINDINGS = {  # folders of C++, and the package
+    "PyTorch": ("torch_binding", "torch_autograd", "fusedops/torch"),
+    "TensorFlow": ("tf_binding", "fusedops/tf"),
+    "JAX": ("jax_binding", "fusedops/jax"),
+    "XLA": ("xla_binding", ""),
+}
+LAYERS = ("keras.py", "keras_backend.py", "nnx.py", "optim.py")
 FRESH = (0.01 + i / 1000 for i in itertools.count())  # attributes that no other call in the process has
 VALUES = [[1.0, 2.0], [3.0, 4.0]]
 CALLS = {
@@ -63,6 +71,18 @@ def test_the_counts_are_those_of_the_table():
             len(files("rms_norm", "both", title, "GPU")),
         )
         assert max(int(on_cpu), int(on_gpu)) <= MAX_FILES
+
+
+def test_the_lines_of_a_framework_are_about_those_of_the_table():
+    def lines(paths):
+        return sum(len(path.read_text().splitlines()) for path in paths)
+
+    assert [title for title, *_ in LINES] == list(BINDINGS)
+    for title, *counts in LINES:
+        *folders, package = BINDINGS[title]
+        sources = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix != ".map"]
+        python = [path for path in (ROOT / package).glob("*.py") if package and path.name not in LAYERS]
+        assert [int(n or 0) for n in counts] == pytest.approx([lines(sources), lines(python)], rel=0.05, abs=5)
 
 
 @pytest.mark.parametrize("operator", CALLS)
