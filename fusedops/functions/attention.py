@@ -67,7 +67,8 @@ def attention(
             query among the keys, from 0 to S. It replaces S - T in `causal`, `window` and `alibi`. With `lengths`, a
             part of a prompt or the next tokens attend to a cache that is not full.
         bias: q's dtype or float32, broadcastable to [..., H, T, S] in either layout: added to the scores, after
-            `softcap`. A key whose bias is -inf is masked.
+            `softcap`. A key whose bias is -inf is masked. Do not mask with large negative numbers instead: the
+            gradients of a row have a relative error of |lse| · 2⁻²⁴, from the rounding of its log-sum-exp.
 
     Returns:
         A tensor of q's dtype and layout, contiguous, with Dv features. 16-bit inputs are summed in float32; on a GPU
