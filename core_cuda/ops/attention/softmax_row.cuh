@@ -165,7 +165,8 @@ class SoftmaxRow {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) values_[p][i] = call_.multiplier * element(packs[p], i);
+      for (int i = 0; i < kSize; ++i)
+        values_[p][i] = kBiased ? element(packs[p], i) : call_.multiplier * element(packs[p], i);
       if constexpr (kBiased) add_bias(p, me_.template at<T>(tile, p));
       if (are_all_visible(p)) continue;
 #pragma unroll
@@ -174,13 +175,14 @@ class SoftmaxRow {
     }
   }
 
-  // Adds the bias of visible elements. Minus infinity masks.
+  // Multiplies visible elements and adds their bias, rounding once: whether a compiler fuses the two would otherwise
+  // differ between variants, and so would the bits. Minus infinity masks.
   __device__ void add_bias(int p, int64_t at) {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
       if (!is_visible(p, i)) continue;
       const A bias = masks_.bias.template at<T>(bias_, at + i);
-      values_[p][i] += bias;
+      values_[p][i] = fused(call_.multiplier, values_[p][i], bias);
       if (bias == kNegInf<A>) visible_ &= ~(1u << (p * kSize + i));
     }
   }
