@@ -120,6 +120,7 @@ Status linear_cross_entropy_forward(const Call& call) {
 template <class T, class Device>
 Status gradients_by_columns(const LossProducts& products, const LossGradient<compute_t<T>>& gradient,
                             const Context& context) {
+  if (!products.any()) return {};
   const LinearLogits& linear = products.linear;
   FUSEDOPS_TRY(linear.for_each_column_block([&](int64_t column, int64_t columns) {
     const GradientBlock block = {0, linear.rows, column, columns};
@@ -149,7 +150,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
   if (!is_unit) {
     FUSEDOPS_TRY(Device::check_labels(gradient, call));
     const LossProducts products(call, kNeededGradients, division, call.workspace);
-    if (products.any()) FUSEDOPS_TRY((gradients_by_columns<T, Device>(products, gradient, call.context)));
+    FUSEDOPS_TRY((gradients_by_columns<T, Device>(products, gradient, call.context)));
     return scale_gradients(call, kNeededGradients, /*scale_computed=*/false);
   }
   const LossMemory<A> memory(linear, call.workspace);
