@@ -330,8 +330,10 @@ Matmul LossProducts::dweight(const GradientBlock& block) const {
   product.c_stride = transpose ? linear.depth : linear.columns;
   if (linear.chunks() == 1) return product;
   const bool is_first = block.row == 0, is_last = block.row + block.rows == linear.rows;
-  if (!dweight_low_) return product.to_sums(/*add=*/!is_first);
-  return product.to_halves(static_cast<uint16_t*>(dweight_low_) + first, !is_first, is_last);
+  if (linear.dtype != DType::bf16) return product.to_sums(/*add=*/!is_first);
+  // Without memory only the size of the product's workspace is computed, for which any lower halves do.
+  void* const low = dweight_low_ ? static_cast<uint16_t*>(dweight_low_) + first : to;
+  return product.to_halves(low, !is_first, is_last);
 }
 
 Matmul LossProducts::dx_product(const GradientBlock& block, void* to) const {
