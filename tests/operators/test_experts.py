@@ -79,14 +79,21 @@ def test_gates_that_were_not_saved_are_computed_again(torch_backend, random):
 
 # Sizes of groups, rows, in and out: around tiles of 64 and 128 rows and of 256 columns, and more of k than a ring
 # holds. Rows of a multiple of 8 elements are aligned for the kernels of 9.x.
-TILES = [((64, 0, 129, 1, 65), 300, 328, 264), ((200,), 200, 72, 8), ((0, 0), 150, 64, 520), ((127, 3), 130, 67, 131)]
+TILES = {
+    "several-groups": ((64, 0, 129, 1, 65), 300, 328, 264),
+    "one-group": ((200,), 200, 72, 8),
+    "no-group": ((0, 0), 150, 64, 520),
+    "misaligned": ((127, 3), 130, 67, 131),
+    "more-tiles-than-blocks": ((1, 65, 0, 2) * 48, 3300, 136, 264),
+    "more-groups-than-threads": ((0, 1, 2) * 500, 1600, 16, 24),
+}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("tiles", TILES, ids=str)
+@pytest.mark.parametrize("tiles", TILES)
 def test_tiles_of_groups(torch_gpu, dtype, tiles, random):
     for transpose in (True, False):
-        sizes, rows, columns, out = tiles
+        sizes, rows, columns, out = TILES[tiles]
         sample = grouped_matmul.call(random, sizes, rows, columns, out, transpose)
         inputs = torch_gpu.tensors(sample, dtype)
         check_forward(torch_gpu, grouped_matmul.SPECIFICATION, sample, inputs)
@@ -96,9 +103,11 @@ def test_tiles_of_groups(torch_gpu, dtype, tiles, random):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("transpose", [False, True])
-def test_tiles_of_experts(torch_gpu, dtype, interleaved, transpose, random):
-    """Experts of more rows and units than a tile has, for the kernel of 9.x with a fused gate."""
-    sizes = {"size": 136, "out": 264, "per_token": 3, "experts": 2}
+@pytest.mark.parametrize("experts", [2, 150])
+def test_tiles_of_experts(torch_gpu, dtype, interleaved, transpose, experts, random):
+    """For the kernel of 9.x with a fused gate: experts of more rows and units than a tile has, or more tiles than a GPU
+    has blocks."""
+    sizes = {"size": 136, "out": 264, "per_token": 3, "experts": experts}
     options = {"biases": True, "limit": 50.0, "interleaved": interleaved, "transpose_weight": transpose}
     sample = specification.call(random, (200, 72), **sizes, **options)
     inputs = torch_gpu.tensors(sample, dtype)
