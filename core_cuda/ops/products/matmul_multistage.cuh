@@ -7,7 +7,7 @@
 // Limit: the tensor cores, if 16-byte copies keep the ring filled; load instructions, one per element, if lines of
 // 16-bit elements are misaligned.
 //
-// `Mma` is the warp-level product: core/cuda/mma16.cuh, matmul_f64.cu.
+// `Mma` is the warp-level product: core/cuda/mma16.cuh, core/cuda/mma64.cuh.
 #pragma once
 
 #include <algorithm>
