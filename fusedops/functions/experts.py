@@ -89,8 +89,9 @@ def experts(
         shift: a number, added to the ups.
 
     Returns:
-        [..., out], of x's dtype. Sums and their rounding are `matmul`'s. g, u, the gated values and the results of the
-        second product are rounded to x's dtype. The sum over k is in order, in the compute dtype.
+        [..., out], of x's dtype. Sums and their rounding are `matmul`'s. The gated values and the results of the second
+        product are rounded to x's dtype. g and u are rounded before the gate unless one kernel computes both. The sum
+        over k is in order, in the compute dtype.
 
     Gradient:
         For x, weight, both weights and both biases. With h the gated values and dh = dy down[e], rounded to x's dtype,
