@@ -144,6 +144,7 @@ class Attention(Specification):
         hidden[random.random(size=hidden.shape) < 0.3] = hidden[0, 2:] = hidden[3] = -np.inf
         yield call(random, "bias-hides", bias=hidden, **shape)
         yield call(random, "bias-hides-together", bias=hidden, sinks=True, softcap=2.0, **mask, **shape)
+        yield call(random, "bias-no-heads", **{**shape, "heads": (0, 0)}, bias=random_bias(random, (2, 1, 5, 7)))
         yield call(random, "bias-rank-5", leading=(2, 3), bias=random_bias(random, (3, 1, 5, 7)), **shape)
         yield call(random, "bias-of-few", heads=(8, 2), queries=1, keys=300, bias=random_bias(random, (8, 1, 300)))
         for features, way in ((64, (2, 140, 150)), (128, (140, 1)), (256, (1, 150))):  # the tiles of kernels

@@ -381,7 +381,7 @@ Attention Attention::of(const Call& call) {
   }
   if (const View* bias = given(at.bias)) {
     a.bias = broadcast_to_scores<BroadcastBias>(*bias, q, a);
-    a.bias_row = a.queries > 1 ? a.bias.place(1) - a.bias.place(0) : 0;
+    a.bias_row = a.has_scores() && a.queries > 1 ? a.bias.place(1) - a.bias.place(0) : 0;
     if (call.attributes.or_zero(at.need_dbias)) a.dbias = call.outputs[at.dbias].data;
   }
   const auto per_sequence = [&](int input) {
