@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import assert_same_bits
+from tests.helpers.specification import Sample
 from tests.specifications import SPECIFICATIONS
 
 
@@ -195,6 +196,20 @@ def test_float32_terms_beside_16_bits(any_backend, narrow, random):
             inputs = any_backend.tensors(sample, narrow, wide)
             check_forward(any_backend, spec, sample, inputs)
             check_backward(any_backend, spec, sample, inputs)
+
+
+@pytest.mark.parametrize("rows, digits", [(0, 28), (4, 38)], ids=["keys", "keys-and-rows"])
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_low_float32_bias_beside_16_bits(any_backend, narrow, rows, digits, random):
+    """Large negative numbers mask: alone in the last tile of keys, and in some rows, whose tolerance is large."""
+    spec = next(spec for spec in SPECIFICATIONS if spec.name == "attention")
+    bias = -(10.0 ** random.uniform(5, digits, size=(2, 140, 150)))
+    bias[:, rows:, :120] = normal(random, 2, 140 - rows, 120)
+    q, k, v = (normal(random, 1, length, 2, 64) for length in (140, 150, 150))
+    sample = Sample({"q": q, "k": k, "v": v, "bias": bias}, {}, "low-bias")
+    inputs = any_backend.tensors(sample, narrow, SimpleNamespace(parameters=("bias",)))
+    check_forward(any_backend, spec, sample, inputs)
+    check_backward(any_backend, spec, sample, inputs)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
               const bool is_visible =
                   keys.has(key) && (!mask || mask[call.mask.has_columns() ? key : 0]) && !terms.hides(in_warp, column);
               const float scaled = score.scaled(score.of(p[0][j][e]) + terms(in_warp, column));
-              const float share = exp2_or_zero((scaled - lse) * float(kLog2E));
+              const float share = exp2_or_zero(at_most_zero((scaled - lse) * float(kLog2E)));
               if (is_visible) total[0][j][e] += share * (dp[0][j][e] * dropout.scale - delta);
             }
         }

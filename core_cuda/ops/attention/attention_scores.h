@@ -12,6 +12,10 @@ FUSEDOPS_HD A alibi_bias(A slope, int diagonal, int key) {
   return -slope * static_cast<A>(diagonal < key ? key - diagonal : diagonal - key);
 }
 
+// The exponent of a probability, or NaN. Beside a large bias, the rounding of a score and of lse can exceed the range
+// of exponents, and an infinite probability would make gradients of other rows NaN.
+FUSEDOPS_HD float at_most_zero(float exponent) { return exponent > 0 ? 0 : exponent; }
+
 // Adds the logit of a sink to a row's maximum and to its sum of exponentials relative to the maximum. Returns the
 // factor that rescales sums relative to the old maximum.
 template <class A>

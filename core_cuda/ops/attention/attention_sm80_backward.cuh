@@ -138,7 +138,10 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
     const float2 pair = *reinterpret_cast<const float2*>(rows + j * 8 + fragment_column(0));
     return e % 2 ? pair.y : pair.x;
   };
-  const auto share = [&](float scaled, float row_lse) { return exp2_or_zero((scaled - row_lse) * float(kLog2E)); };
+  const auto share = [&](float scaled, float row_lse) {
+    const float exponent = (scaled - row_lse) * float(kLog2E);
+    return exp2_or_zero(std::is_same_v<Terms, NoTerms> ? exponent : at_most_zero(exponent));
+  };
   if (score.is_product) {
     each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int) {
       s[i][j][e] = share(score.scaled(s[i][j][e]), of_row(lse, j, e));

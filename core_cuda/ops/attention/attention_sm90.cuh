@@ -22,26 +22,30 @@ inline float factor_of(const Attention& call) { return static_cast<float>(call.s
 // The terms that a kernel adds to scores. Those for a bias are kernels for masks and dropout, too.
 enum class Terms { none, alibi, bias };
 
-// The bias of a head of a sequence, in units of products.
+// The bias of a head of a sequence.
 template <class T>
 struct HeadBias {
   HeadBias() = default;
   __device__ HeadBias(const Attention& call, float factor, int64_t b, int head)
-      : place(call.bias_place(b, head)), unit(static_cast<float>(kLog2E) / factor) {}
+      : place(call.bias_place(b, head)),
+        unit(static_cast<float>(kLog2E) / factor),
+        lowest(-0.5f * std::numeric_limits<float>::max() / fmaxf(unit, static_cast<float>(kLog2E))) {}
 
   // The bias of two adjacent keys; 0 behind the last one. `is_paired`: they can be loaded at once.
   __device__ float2 of_keys(const Attention& call, int query, int key, bool is_paired) const {
     const int64_t row = place + query * call.bias_row;
     if (key >= call.keys) return {0, 0};
-    if (is_paired) {
-      const float2 pair = call.bias.pair<T>(row + key);
-      return {pair.x * unit, pair.y * unit};
-    }
-    return {call.bias.at<T>(row, key) * unit, key + 1 < call.keys ? call.bias.at<T>(row, key + 1) * unit : 0};
+    if (is_paired) return call.bias.pair<T>(row + key);
+    return {call.bias.at<T>(row, key), key + 1 < call.keys ? call.bias.at<T>(row, key + 1) : 0};
   }
 
   __device__ float at(const Attention& call, int query, int key) const {
-    return key < call.keys ? call.bias.at<T>(place + query * call.bias_row, key) * unit : 0;
+    return key < call.keys ? call.bias.at<T>(place + query * call.bias_row, key) : 0;
+  }
+
+  // The sum of a product and a bias, in units of products. Minus infinity masks, and finite numbers stay finite.
+  __device__ float add(float product, float bias) const {
+    return bias == -INFINITY ? bias : product + (bias < lowest ? lowest : bias) * unit;
   }
 
   // Starts to bring the bias of 64 queries and kKeys keys into the L2 cache. Called by a warpgroup, one tile ahead.
@@ -56,7 +60,8 @@ struct HeadBias {
   }
 
   int64_t place;
-  float unit;
+  float unit;    // of a score, in units of products
+  float lowest;  // finite in units of products and of exponents
 };
 
 // The factor of distances in ALiBi of a head, in units of products; `factor` as above.

@@ -53,8 +53,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
 #pragma unroll
   for (int i = 0; i < kM / 2; ++i) {
     const int query = min(tile * kM + fragment.column(i), last_query);
-    const float bias = head_bias.at(parameters.call, query, key + fragment.row(i / 2 % 2));
-    products[i] = bias == -INFINITY ? bias : products[i] + bias;
+    products[i] = head_bias.add(products[i], head_bias.at(parameters.call, query, key + fragment.row(i / 2 % 2)));
   }
 }
 
@@ -126,7 +125,9 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
 #pragma unroll
     for (int i = 0; i < kM / 2; ++i) {
       const bool is_hidden = kTerms == Terms::bias && scores[i] == -INFINITY;  // lse may be -inf as well
-      scores[i] = is_hidden ? 0 : exp2_or_zero(fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]));
+      float exponent = fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]);
+      if constexpr (kTerms == Terms::bias) exponent = at_most_zero(exponent);
+      scores[i] = is_hidden ? 0 : exp2_or_zero(exponent);
     }
     mask(call, work, fragment, first_key, tile, scores);
     if constexpr (kMasked)

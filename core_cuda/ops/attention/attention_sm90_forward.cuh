@@ -140,11 +140,13 @@ struct Forward {
 
     // Replaces scores by exponentials relative to the new maximum. The caller multiplies y by `rescale`. max * factor
     // is rounded once for all terms of a row. `bias` is added to this thread's scores of a row if the kernel has
-    // biases.
+    // biases. With Terms::bias, which has none of them, a maximum may be so large that the rounding of max * factor
+    // exceeds the range of exponents: the maximum is subtracted first.
     template <int kValues>
     __forceinline__ __device__ void step(float (&scores)[kValues], const float (&bias)[2], float factor,
                                          float (&rescale)[2]) {
-      constexpr bool kBiased = kTerms != Terms::none || kMasked;
+      constexpr bool kSubtractsFirst = kTerms == Terms::bias;
+      constexpr bool kBiased = (kTerms != Terms::none || kMasked) && !kSubtractsFirst;
       float before[2] = {max[0], max[1]};
       if constexpr (kBiased) max[0] = max[1] = -INFINITY;
 #pragma unroll
@@ -155,14 +157,15 @@ struct Forward {
         if constexpr (kBiased) max[r] += bias[r];
         max[r] = over_row(max[r], [](float a, float b) { return fmaxf(a, b); });
         if constexpr (kBiased) max[r] = fmaxf(before[r], max[r]);
-        offset[r] = max[r] == -INFINITY ? 0 : max[r] * factor;  // no visible key yet
-        rescale[r] = exp2_or_zero(before[r] * factor - offset[r]);
+        offset[r] = max[r] == -INFINITY ? 0 : kSubtractsFirst ? max[r] : max[r] * factor;  // 0: no visible key yet
+        rescale[r] = exp2_or_zero(kSubtractsFirst ? (before[r] - offset[r]) * factor : before[r] * factor - offset[r]);
         sum[r] *= rescale[r];
         if constexpr (kBiased) offset[r] = fmaf(-bias[r], factor, offset[r]);
       }
 #pragma unroll
       for (int v = 0; v < kValues; ++v) {
-        scores[v] = exp2_or_zero(fmaf(scores[v], factor, -offset[v / 2 % 2]));
+        const float base = offset[v / 2 % 2];
+        scores[v] = exp2_or_zero(kSubtractsFirst ? (scores[v] - base) * factor : fmaf(scores[v], factor, -base));
         sum[v / 2 % 2] += scores[v];
       }
     }
@@ -281,8 +284,12 @@ struct Forward {
     };
     const auto apply_softmax = [&](int tile, auto is_masked) {
       float bias[2] = {};
-      if (kTerms == Terms::alibi || (kMasked && call.alibi.data))
+      if (kTerms == Terms::alibi || (kMasked && call.alibi.data)) {
         add_alibi(parameters, work, fragment, warpgroup, tile, scores, bias);
+        if constexpr (kTerms == Terms::bias)
+#pragma unroll
+          for (int i = 0; i < kN / 2; ++i) scores[i] += bias[i / 2 % 2];
+      }
       if constexpr (kTerms == Terms::bias) add_bias(parameters, work, head_bias, tile, pairs, scores);
       if constexpr (kMasked) {
         if (!pairs.are_all_visible)
@@ -413,7 +420,7 @@ struct Forward {
       scores[i] = fmaf(slope, fabsf(distance[i / 2 % 2] - (i / 4 * 8 + i % 2)), scores[i]);
   }
 
-  // Adds the bias to products, in units of products. Minus infinity masks.
+  // Adds the bias to products, in units of products.
   static __forceinline__ __device__ void add_bias(const Parameters& parameters, const Work& work,
                                                   const HeadBias<T>& head_bias, int tile, PairBits& pairs,
                                                   float (&scores)[kN / 2]) {
@@ -427,10 +434,8 @@ struct Forward {
       if (i % 2 == 0)
         of_keys = head_bias.of_keys(parameters.call, queries[r], first_key + i / 4 * 8, parameters.has_bias_pairs);
       const float bias = i % 2 ? of_keys.y : of_keys.x;
-      if (bias == -INFINITY)
-        scores[i] = -INFINITY;
-      else
-        scores[i] += bias, pairs.any[r] |= is_visible;
+      scores[i] = head_bias.add(scores[i], bias);
+      pairs.any[r] |= is_visible && bias != -INFINITY;
     };
     if (pairs.are_all_visible) {
 #pragma unroll
