@@ -67,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", DEVICES)
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "spec" in names and "spec" not in chosen:
-        metafunc.parametrize("spec", SPECIFICATIONS, ids=str)
+        metafunc.parametrize("spec", [*map(_of_specification, SPECIFICATIONS)], ids=str)
     if "dtype" in names and "dtype" not in chosen:
         metafunc.parametrize("dtype", DTYPES)
 
@@ -75,6 +75,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _slow(pair: tuple[str, str]) -> Any:
     """The case of a backend; on a CPU those of JAX are slow, since XLA compiles each call."""
     return pytest.param(pair, marks=pytest.mark.slow) if pair == ("jax", "cpu") else pair
+
+
+def _of_specification(spec: Any) -> Any:
+    """A function with a further result is slow: its kernels are those of the function without, which is quick."""
+    return spec if spec.function == spec.name else pytest.param(spec, marks=pytest.mark.slow)
 
 
 OF_ALL_FRAMEWORKS = ("generic", "jax", "operators", "own")  # folders

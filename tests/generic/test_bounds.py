@@ -18,6 +18,7 @@ from tests.specifications import BUILT_IN, is_of_an_expression
 UNBOUNDED = {
     ("polynomial_activation", "coefficients"),
     ("cross_entropy", "ignore_index"),
+    ("kl_div", "ignore_index"),
     ("log_prob", "ignore_index"),
     ("rope", "seq_dim"),  # counted from either end: its range follows from x
 }
@@ -121,7 +122,7 @@ def test_every_number_has_bounds_or_needs_none(any_backend):
 
 NUMBERS = (
     *("eps", "weight_offset", "scale", "softcap", "window", "seq_dim", "dropout", "rate", "label_smoothing"),
-    *("temperature", "z_loss"),
+    *("temperature", "z_loss", "beta", "limit", "alpha", "shift"),
 )
 CASES = [
     pytest.param(spec, name, id=f"{spec.name}-{name}")

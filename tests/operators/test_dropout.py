@@ -160,9 +160,9 @@ INPUTS = {  # x: a tensor, r: one number for each row, s: the seed, -: absent
     "add_layer_norm": "xx--s",
     "rms_norm_backward": "xx-r-s",
     "layer_norm_backward": "xx--rr-s",
-    "attention": "xxx--s---",
-    "attention_lse": "xxx--s---",
-    "attention_backward": "xxxxxr--s----",
+    "attention": "xxx--s----",
+    "attention_lse": "xxx--s----",
+    "attention_backward": "xxxxxr--s-----",
 }
 
 
