@@ -78,7 +78,7 @@ class Attention(Specification):
         for scale in (0.5, -0.7, 0, 3.0):
             yield call(random, f"scale-{scale}", queries=4, keys=33, scale=scale)
         splits = {"leading": (1,), "heads": (4, 2), "keys": 1100}
-        yield call(random, "splits", queries=1, lengths=np.array([1090]), window=700, features=40, **splits)
+        yield call(random, "splits", queries=1, lengths=np.array([1090]), window=693, features=40, **splits)
         together = {"causal": True, "mask": (3, 1100), "softcap": 2.0, "dropout": 0.5}
         yield call(random, "splits-together", queries=3, features_v=5, **together, **splits)
         yield from self.with_dropout(random)

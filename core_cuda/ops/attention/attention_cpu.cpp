@@ -312,7 +312,8 @@ class Decode {
     const Range visible = call_.band.keys(group.sequence, group.query(row));
     uint8_t keep[kKeys] = {};
     A alpha[kLanes];
-    const bool is_masked = call_.can_hide() || key < visible.begin || key + padded > visible.end;
+    // A split whose first keys a window hides may end within a vector, whose other lanes are no keys.
+    const bool is_masked = call_.can_hide() || key < visible.begin || key + padded > visible.end || count < padded;
     A memory[kKeys];
     const A* const terms = call_.has_terms() ? memory : nullptr;
     if (terms) find_terms<T>(group, row, 1, key, padded, 1, memory);
