@@ -309,7 +309,7 @@ struct Attention {
 struct BiasMatrices {
   BiasMatrices() = default;
 
-  // Of a call with scores.
+  // The call must have scores: the strides of a bias follow from its rows.
   explicit BiasMatrices(const Attention& call)
       : heads(call.bias.of_matrices(call.queries)),
         has_rows(call.bias_row != 0),

@@ -5,16 +5,13 @@ namespace fusedops::cuda {
 namespace {
 
 template <class T, class Product>
-Status run_aligned(const Product& product, const GroupTiles& tiles, const Context& context) {
-  return has_aligned_rows(representative(product))
-             ? run_grouped<Mma16<T>, SmallTile16, 16>(product, tiles, context)
-             : run_grouped<Mma16<T>, SmallMisalignedTile16, 2>(product, tiles, context);
+Status run_with(const Product& product, const GroupTiles& tiles, const Context& context) {
+  return run_aligned<Mma16<T>, SmallTile16, SmallMisalignedTile16>(product, tiles, context);
 }
 
 template <class Product>
 Status run(const Product& product, const GroupTiles& tiles, const Context& context) {
-  return product.dtype == DType::f16 ? run_aligned<f16>(product, tiles, context)
-                                     : run_aligned<bf16>(product, tiles, context);
+  return product.dtype == DType::f16 ? run_with<f16>(product, tiles, context) : run_with<bf16>(product, tiles, context);
 }
 
 }  // namespace

@@ -42,20 +42,14 @@ struct Mma32 {
 
 using Tile32 = BlockTile<64, 64, 16, 32, 32, 4, 3>;
 
-template <class Product>
-Status run(const Product& product, const GroupTiles& tiles, const Context& context) {
-  return has_aligned_rows(representative(product)) ? run_grouped<Mma32, Tile32, 16>(product, tiles, context)
-                                                   : run_grouped<Mma32, Tile32, 4>(product, tiles, context);
-}
-
 }  // namespace
 
 Status grouped_f32(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context) {
-  return run(product, tiles, context);
+  return run_aligned<Mma32, Tile32>(product, tiles, context);
 }
 
 Status grouped_f32(const GroupedGradient& product, const GroupTiles& tiles, const Context& context) {
-  return run(product, tiles, context);
+  return run_aligned<Mma32, Tile32>(product, tiles, context);
 }
 
 }  // namespace fusedops::cuda

@@ -175,4 +175,13 @@ Status run_grouped(const GroupedGradient& product, const GroupTiles& tiles, cons
                                    product.groups.groups * tiles_m * tiles_n, call);
 }
 
+// Copies 16 bytes at a time if all rows are aligned, and single elements otherwise.
+template <class Mma, class Tile, class MisalignedTile = Tile, class Product>
+Status run_aligned(const Product& product, const GroupTiles& tiles, const Context& context) {
+  constexpr int kElement = sizeof(typename Mma::Element);
+  return has_aligned_rows(representative(product))
+             ? run_grouped<Mma, Tile, 16>(product, tiles, context)
+             : run_grouped<Mma, MisalignedTile, kElement>(product, tiles, context);
+}
+
 }  // namespace fusedops::cuda
