@@ -130,6 +130,21 @@ struct NoTerms {
   __device__ bool hides(int, int) const { return false; }
 };
 
+// The larger of `largest` and a warp's scores of row `row` of its lanes.
+template <int kRowTiles, int kColumnTiles>
+__device__ float max_of_scores(const Fragments<kRowTiles, kColumnTiles>& scores, int row, float largest) {
+  const auto& tiles = scores[row / 2];
+  const int e = row % 2 * 2;
+#pragma unroll
+  for (int j = 0; j < kColumnTiles; ++j) largest = fmaxf(largest, fmaxf(tiles[j][e], tiles[j][e + 1]));
+  return max_of_row(largest);
+}
+
+// The maximum of a row whose scores are all in one warp.
+struct OwnMaximum {
+  __device__ float operator()(int, float largest) const { return largest; }
+};
+
 // Online softmax of a warp's rows, relative to the running maximum.
 // Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 template <int kRowTiles>
@@ -143,18 +158,17 @@ class OnlineSoftmax {
   }
 
   // Replaces the next scores, -inf if masked, by exponentials, and rescales all sums to the new maximum.
-  template <int kColumnTiles, int kOutTiles>
-  __device__ void add(Fragments<kRowTiles, kColumnTiles>& scores, Fragments<kRowTiles, kOutTiles>& sums, float factor) {
+  // max_of_warps(row, largest) is the maximum over all warps that have scores of a row.
+  template <int kColumnTiles, int kOutTiles, class MaxOfWarps = OwnMaximum>
+  __device__ void add(Fragments<kRowTiles, kColumnTiles>& scores, Fragments<kRowTiles, kOutTiles>& sums, float factor,
+                      MaxOfWarps max_of_warps = {}) {
     float rescales[kRows];
     bool changed = false;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       auto& tiles = scores[row / 2];
       const int e = row % 2 * 2;
-      float largest = max[row];
-#pragma unroll
-      for (int j = 0; j < kColumnTiles; ++j) largest = fmaxf(largest, fmaxf(tiles[j][e], tiles[j][e + 1]));
-      largest = max_of_row(largest);
+      const float largest = max_of_warps(row, max_of_scores(scores, row, max[row]));
       const float base = base_of(largest);
       rescales[row] = rescale_factor(max[row], largest, factor);
       changed |= largest != max[row];

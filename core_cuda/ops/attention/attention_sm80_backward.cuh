@@ -157,6 +157,46 @@ __device__ void backward_scores(const Scores<T>& score, const float* lse, const 
   }
 }
 
+// Replaces products s = k q^T of a warp by p, with dropout, and products dp = v dy^T by ds. lse, delta and mask_rows
+// begin at the first query.
+template <bool kGeneral, class T, int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void differentiate(const Attention& call, const Scores<T>& score,
+                                              const DroppedProbabilities& dropout, int64_t b, const Sequence& sequence,
+                                              int head, int first_query, int first_key, const float* lse,
+                                              const float* delta, const uint8_t* const* mask_rows, bool are_all_visible,
+                                              Fragments<kRowTiles, kColumnTiles>& s,
+                                              Fragments<kRowTiles, kColumnTiles>& dp) {
+  const bool drops = kGeneral && call.dropout.seed;
+  uint32_t drawn = 0;  // one bit per score
+  if (drops) {
+    const int64_t first_row = call.first_probability(call.row(b, sequence, head, first_query));
+    drawn = kept_of_keys<kRowTiles, kColumnTiles>(dropout, first_row + first_key, call.keys);
+    each_score<kRowTiles, kColumnTiles>(
+        [&](int i, int j, int e, int bit) { dp[i][j][e] = drawn >> bit & 1 ? dp[i][j][e] * dropout.scale : 0; });
+  }
+  const auto terms = [&] {
+    if constexpr (kGeneral)
+      return FragmentTerms<T>(call, b, sequence, head, first_query, first_key);
+    else
+      return NoTerms();
+  }();
+  if (kGeneral && call.has_terms())
+    backward_scores<T>(score, lse, delta, terms, s, dp);
+  else
+    backward_scores<T>(score, lse, delta, NoTerms(), s, dp);
+  if (drops)
+    each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int bit) {
+      if (!(drawn >> bit & 1)) s[i][j][e] = 0;
+    });
+  if (are_all_visible) return;
+  const uint32_t visible =
+      visible_scores<kRowTiles, kColumnTiles>(call, sequence, first_query, first_key, mask_rows, terms);
+  each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int bit) {
+    if (!(visible >> bit & 1)) s[i][j][e] = dp[i][j][e] = 0;
+  });
+  __syncwarp();
+}
+
 // Stores rounded scores to a tile in shared memory.
 template <class T, int kPitch, int kRowTiles, int kColumnTiles>
 __device__ void store_scores(const Fragments<kRowTiles, kColumnTiles>& scores, T* to) {
@@ -170,10 +210,10 @@ __device__ void store_scores(const Fragments<kRowTiles, kColumnTiles>& scores, T
             rounded_pair<T>(scores[i][j][e], scores[i][j][e + 1]);
 }
 
-// Stores a warp's rows of a gradient, rounded, through its own rows of a tile in shared memory.
+// Stores a warp's rows of a result, rounded, through its own rows of a tile in shared memory.
 template <class T, int kRowTiles, int kColumnTiles>
-__device__ void store_gradient(Fragments<kRowTiles, kColumnTiles>& sums, float scale, T* tile, T* to, int64_t stride,
-                               int rows, int width, bool aligned) {
+__device__ void store_result(Fragments<kRowTiles, kColumnTiles>& sums, float scale, T* tile, T* to, int64_t stride,
+                             int rows, int width, bool aligned) {
   constexpr int kColumns = 8 * kColumnTiles;
   each_score<kRowTiles, kColumnTiles>([&](int i, int j, int e, int) { sums[i][j][e] *= scale; });
   store_scores<T, kPitchOf<kColumns>>(sums, tile);
@@ -260,7 +300,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int group = warp / Tile::kGroupWarps, in_group = warp % Tile::kGroupWarps;
   const int group_row = group * Tile::kGroupN, first_column = in_group * Tile::kWarpOut + part * Tile::kOut;
   const auto dropout = kGeneral ? prepared(call.dropout) : DroppedProbabilities{};
-  const bool drops = kGeneral && call.dropout.seed;
   Fragments<kRowTiles, Tile::kWarpOut / 8> dk = {}, dv = {};
   Copy(call.k.row<const T>(batch, sequence.first_key + first_key, key_head), call.k.position)
       .template start<kN>(k, call.k.position, keys.end - first_key, call.dim, aligned);
@@ -292,35 +331,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       Fragments<kRowTiles, kStepTiles> s = {}, dp = {};
       multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(s, k + group_row * kPitch, q + in_tile * kPitch);
       multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(dp, v + group_row * kPitch, dy + in_tile * kPitch);
-      uint32_t drawn = 0;  // one bit per score
-      if (drops) {
-        const int64_t first_row = call.first_probability(call.row(b, sequence, head, first + in_tile));
-        drawn = kept_of_keys<kRowTiles, kStepTiles>(dropout, first_row + first_key + group_row, call.keys);
-        each_score<kRowTiles, kStepTiles>(
-            [&](int i, int j, int e, int bit) { dp[i][j][e] = drawn >> bit & 1 ? dp[i][j][e] * dropout.scale : 0; });
-      }
-      const auto terms = [&] {
-        if constexpr (kGeneral)
-          return FragmentTerms<T>(call, b, sequence, head, first + in_tile, first_key + group_row);
-        else
-          return NoTerms();
-      }();
-      if (kGeneral && call.has_terms())
-        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, terms, s, dp);
-      else
-        backward_scores<T>(score, lse + in_tile, lse + kM + in_tile, NoTerms(), s, dp);
-      if (drops)
-        each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
-          if (!(drawn >> bit & 1)) s[i][j][e] = 0;
-        });
-      if (!are_all_visible) {
-        const uint32_t visible = visible_scores<kRowTiles, kStepTiles>(
-            call, sequence, first + in_tile, first_key + group_row, mask_rows + in_tile, terms);
-        each_score<kRowTiles, kStepTiles>([&](int i, int j, int e, int bit) {
-          if (!(visible >> bit & 1)) s[i][j][e] = dp[i][j][e] = 0;
-        });
-        __syncwarp();
-      }
+      differentiate<kGeneral>(call, score, dropout, b, sequence, head, first + in_tile, first_key + group_row,
+                              lse + in_tile, lse + kM + in_tile, mask_rows + in_tile, are_all_visible, s, dp);
       const int own_scores = group_row * kScorePitch + in_tile;
       if constexpr (Tile::kGroupWarps > 1) store_scores<T, kScorePitch>(s, all_p + own_scores);
       if constexpr (Tile::kGroupWarps > 1) store_scores<T, kScorePitch>(dp, all_ds + own_scores);
@@ -372,10 +384,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int rows = sequence.keys - first_key - group_row;
   const int64_t position = sequence.first_key + first_key + group_row;
   T* const own = k + warp * Tile::kGroupN * kPitchOf<Tile::kWarpOut>;
-  store_gradient(dk, static_cast<float>(call.scale), own, call.dk.row<T>(batch, position, key_head) + first_column,
-                 call.dk.position, rows, call.dim - first_column, out_aligned);
-  store_gradient(dv, kGeneral ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + first_column,
-                 call.dv.position, rows, call.dim_v - first_column, out_aligned);
+  store_result(dk, static_cast<float>(call.scale), own, call.dk.row<T>(batch, position, key_head) + first_column,
+               call.dk.position, rows, call.dim - first_column, out_aligned);
+  store_result(dv, kGeneral ? dropout.scale : 1, own, call.dv.row<T>(batch, position, key_head) + first_column,
+               call.dv.position, rows, call.dim_v - first_column, out_aligned);
 }
 
 template <class T, class Tile, bool kGeneral>
