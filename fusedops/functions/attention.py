@@ -43,10 +43,10 @@ def attention(
 
     Args:
         q: [..., T, H, D]: T queries of H heads with D features, such as [B, T, H, D]; with `seq_dim=-2` [..., H, T, D],
-            such as [B, H, T, D]. float64, float32, float16 or bfloat16; D from 1 to 256.
+            such as [B, H, T, D]. float64, float32, float16 or bfloat16; D from 1 to 576.
         k: [..., S, Hk, D]: S keys, with q's leading dimensions, dtype and layout. Hk divides H: each key head is shared
             by H / Hk query heads that lie side by side.
-        v: [..., S, Hk, Dv]: the values; Dv from 1 to 256.
+        v: [..., S, Hk, Dv]: the values; Dv from 1 to 576.
         causal: keeps key j of query i where j ≤ i + S - T.
         scale: a number, used unrounded in the compute dtype; 1/√D if None.
         mask: bool, broadcastable to [..., H, T, S] in either layout; True keeps a key.
@@ -170,9 +170,9 @@ def attention_varlen(
     queries of 16 bits on a GPU it has others, since `attention` computes those by kernels of their own.
 
     Args:
-        q: [N, H, D]: the queries of all sequences. float64, float32, float16 or bfloat16; D from 1 to 256.
+        q: [N, H, D]: the queries of all sequences. float64, float32, float16 or bfloat16; D from 1 to 576.
         k: [M, Hk, D]: the keys of all sequences, of q's dtype; Hk divides H.
-        v: [M, Hk, Dv]: the values; Dv from 1 to 256.
+        v: [M, Hk, Dv]: the values; Dv from 1 to 576.
         offsets_q: int32 [B + 1], ascending from 0 to N, for B sequences. A sequence may be empty.
         offsets_k: int32 [B + 1], ascending from 0 to M; the same tensor as offsets_q for self-attention.
         causal: keeps key j of query i of a sequence of S keys and T queries where j ≤ i + S - T.

@@ -83,6 +83,7 @@ class Attention(Specification):
         yield call(random, "splits-together", queries=3, features_v=5, **together, **splits)
         yield from self.with_dropout(random)
         yield from self.with_terms(random)
+        yield from self.with_large_heads(random)
         large = call(random, "large", queries=4, keys=33)
         yield Sample({**large.inputs, "q": 1e3 * large.inputs["q"]}, large.options, "large")
         yield from self.with_bias(random)
@@ -121,6 +122,16 @@ class Attention(Specification):
         shape = {"leading": (2,), "queries": 140, "keys": 160, "features": 72}
         yield call(random, "terms-mask", alibi=True, sinks=True, mask=(2, 1, 140, 160), dropout=0.5, **shape)
         yield call(random, "terms-window", alibi=True, sinks=True, window=30, softcap=3.0, **shape)
+
+    def with_large_heads(self, random):
+        """More than 256 features: several slices and parts of columns, in full and partial tiles."""
+        shape = {"leading": (1,), "heads": (2, 1), "queries": 70, "keys": 135}
+        yield call(random, "heads-512", features=512, causal=True, **shape)
+        yield call(random, "heads-576", features=576, features_v=512, window=60, sinks=True, **shape)
+        yield call(random, "heads-odd", features=321, features_v=259, mask=(70, 135), alibi=True, seq_dim=-2, **shape)
+        together = {"lengths": np.array([130]), "query_offset": np.array([9]), "softcap": 2.0, "dropout": 0.5}
+        bias = random_bias(random, (2, 1, 135))
+        yield call(random, "heads-parts", features=40, features_v=520, bias=bias, causal=True, **together, **shape)
 
     def with_bias(self, random):
         """Every way to broadcast, and every other option. Some keys are hidden by minus infinity, in some rows all.
@@ -235,12 +246,12 @@ class Attention(Specification):
                 "v": "float32[5, 8]",
             },
             "k must have at least 3 dimensions; got shape [5, 8]": {"k": "float32[5, 8]"},
-            "q must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 257]": {
-                "q": "float32[2, 5, 4, 257]",
-                "k": "float32[2, 5, 4, 257]",
+            "q must have 1 to 576 features in its last dimension; got shape [2, 5, 4, 577]": {
+                "q": "float32[2, 5, 4, 577]",
+                "k": "float32[2, 5, 4, 577]",
             },
-            "v must have 1 to 256 features in its last dimension; got shape [2, 5, 4, 264]": {
-                "v": "float32[2, 5, 4, 264]"
+            "v must have 1 to 576 features in its last dimension; got shape [2, 5, 4, 584]": {
+                "v": "float32[2, 5, 4, 584]"
             },
             "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [2, 7, 4, 6]": {
                 "k": "float32[2, 7, 4, 6]",

@@ -9,7 +9,7 @@ SAMPLES = (
     *("no-queries-mask", "causal-8x3", "causal-65x130", "window-8x3", "behind-5x5", "mask-2x4x5x7", "mask-2x1x1x7"),
     *("lengths-int32", "together", "softcap-0.5", "scale--0.7", "large"),
     *("dropout-behind", "dropout-together", "dropout-tiles-128", "sinks", "terms", "terms-of-one", "terms-128"),
-    *("bias-2x4x5x7", "bias-hides-together", "bias-of-few", "bias-tiles-64"),
+    *("bias-2x4x5x7", "bias-hides-together", "bias-of-few", "bias-tiles-64", "heads-512"),
 )
 
 

@@ -37,6 +37,7 @@ class AttentionVarlen(Specification):
         yield call(random, [3, 5], [4, 2], "softcap", softcap=1.5, scale=0.7)
         yield call(random, [3, 5], [4, 2], "scale", scale=-2.0)
         yield call(random, [3, 5, 0], [4, 2, 3], "terms", heads=(4, 2), alibi=True, sinks=True, causal=True)
+        yield call(random, [70, 0, 9], [130, 5, 70], "heads-512", (2, 1), 512, causal=True)
         yield call(random, [70, 150], [190, 150], "terms-tiles", (2, 1), 128, alibi=True, sinks=True, causal=True)
 
     def low_curvature_sample(self, random):

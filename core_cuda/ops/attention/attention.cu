@@ -17,6 +17,8 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
       return attention_simt_general(call, context);
     case K::simt:
       return attention_simt(call, context);
+    case K::sm80_large_heads:
+      return (f16 ? attention_large_heads_f16 : attention_large_heads_bf16)(call, context);
     case K::split_kv:
       return attention_split_kv(call, workspace, context);
 #ifdef FUSEDOPS_SM90
@@ -43,6 +45,8 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
       return attention_simt_general_backward(call, workspace, context);
     case K::simt:
       return attention_simt_backward(call, workspace, context);
+    case K::sm80_large_heads:
+      return (f16 ? attention_large_heads_backward_f16 : attention_large_heads_backward_bf16)(call, workspace, context);
 #ifdef FUSEDOPS_SM90
     case K::sm90_bias:
       return attention_bias_sm90_backward(call, workspace, context);

@@ -46,7 +46,7 @@ consteval AttributeList with_needs(AttributeList options, std::initializer_list<
   return options;
 }
 
-inline constexpr int64_t kMaxFeatures = 256;         // D and Dv
+inline constexpr int64_t kMaxFeatures = 576;         // D and Dv
 inline constexpr int64_t kMaxPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
 
 // With a seed, dropout applies to the probabilities, as `dropout` does to a tensor [..., heads, queries, keys] of them.
@@ -263,6 +263,9 @@ struct Attention {
   FUSEDOPS_HD int key_head(int head) const { return head / group; }
 
   size_t bias_bytes() const { return bias.elements() * (bias.is_f32() ? sizeof(float) : size_of(dtype)); }
+
+  // True if a head has more features than the tiles of most kernels.
+  FUSEDOPS_HD bool has_large_heads() const { return dim > 256 || dim_v > 256; }
 
   // True if a term is added to scores.
   FUSEDOPS_HD bool has_terms() const { return alibi.data || bias.is_given(); }

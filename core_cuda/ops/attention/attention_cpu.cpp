@@ -273,10 +273,11 @@ class Decode {
     const Range seen = visible_keys(group);
     const Range keys{std::max(static_cast<int>(begin), seen.begin), std::min(static_cast<int>(end), seen.end)};
     if (keys.is_empty()) return;
-    A q[kDecodeRows][kMaxFeatures] = {}, scores[kDecodeRows][kKeys];
+    A q[kDecodeRows][kMaxFeatures], scores[kDecodeRows][kKeys];
     Running<A> running[kDecodeRows];
     for (int row = 0; row < rows; ++row) {
       copy_widened(group.of_query<const T>(call_.q, row), q[row], call_.dim);
+      std::fill(q[row] + call_.dim, q[row] + rounded_up(call_.dim, kLanes), A(0));
       for (int d = 0; d < call_.dim; ++d) q[row][d] *= logits_.sign;
       std::fill_n(running[row].max, kLanes, -std::numeric_limits<A>::infinity());
       std::fill_n(running[row].sum, kLanes, A(0));

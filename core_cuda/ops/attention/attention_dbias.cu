@@ -14,7 +14,7 @@ namespace {
 
 template <int kD_>
 struct DbiasTile {
-  static constexpr int kD = kD_;                    // features of q, k and v, padded with zeros
+  static constexpr int kD = kD_;                    // features of q, k and v at a time, padded with zeros
   static constexpr int kSize = kD > 128 ? 32 : 64;  // queries, and keys
   static constexpr int kWarps = kSize / 16, kThreads = 32 * kWarps;
   static constexpr int kPitch = kPitchOf<kD>, kSumPitch = kSize + 1;
@@ -38,9 +38,10 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const BiasTile tile(call, matrices, blockIdx.x, kSize, kSize);
   const auto dropout = prepared(call.dropout);
   using Copy = RowCopy<T, kD, Tile::kThreads>;
-  const auto copy = [&](const HeadRows& rows, int64_t b, int first, int head, int count, int width, T* to) {
-    Copy(rows.row<const T>(b, first, head), rows.position)
-        .template start<kSize>(to, rows.position, count, width, aligned);
+  const auto copy = [&](const HeadRows& rows, int64_t b, int first, int head, int count, int feature, int width,
+                        T* to) {
+    Copy(rows.row<const T>(b, first, head) + feature, rows.position)
+        .template start<kSize>(to, rows.position, count, width - feature, aligned);
   };
 
   Fragments<1, kColumnTiles> total = {};
@@ -52,17 +53,20 @@ __global__ void __launch_bounds__(Tile::kThreads)
       const Range seen = call.band.keys(sequence, Range{first_query, min(first_query + kSize, sequence.queries)});
       for (int first_key = tile.keys.begin; first_key < tile.keys.end; first_key += kSize) {
         if (first_key >= seen.end || first_key + kSize <= seen.begin) continue;
-        __syncthreads();  // the previous tiles have been read
-        copy(call.q, b, first_query, head, sequence.queries - first_query, call.dim, q);
-        copy(call.dy, b, first_query, head, sequence.queries - first_query, call.dim_v, dy);
-        copy(call.k, b, first_key, key_head, sequence.valid_keys - first_key, call.dim, k);
-        copy(call.v, b, first_key, key_head, sequence.valid_keys - first_key, call.dim_v, v);
-        commit_copies();
-        wait_for_copies<0>();
-        __syncthreads();
         Fragments<1, kColumnTiles> p = {}, dp = {};
-        multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(p, q + warp_row * kPitch, k);
-        multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(dp, dy + warp_row * kPitch, v);
+#pragma unroll 1
+        for (int feature = 0; feature < max(call.dim, call.dim_v); feature += kD) {
+          __syncthreads();  // the previous tiles have been read
+          copy(call.q, b, first_query, head, sequence.queries - first_query, feature, call.dim, q);
+          copy(call.dy, b, first_query, head, sequence.queries - first_query, feature, call.dim_v, dy);
+          copy(call.k, b, first_key, key_head, sequence.valid_keys - first_key, feature, call.dim, k);
+          copy(call.v, b, first_key, key_head, sequence.valid_keys - first_key, feature, call.dim_v, v);
+          commit_copies();
+          wait_for_copies<0>();
+          __syncthreads();
+          multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(p, q + warp_row * kPitch, k);
+          multiply<kD, AlongK<kPitch>, AlongK<kPitch>>(dp, dy + warp_row * kPitch, v);
+        }
         if (call.dropout.seed)
           drop(dropout, call.first_probability(call.row(b, sequence, head, first_query + warp_row)) + first_key,
                call.keys, dp);

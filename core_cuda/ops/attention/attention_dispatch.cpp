@@ -84,6 +84,9 @@ constexpr AttentionEntry kForwards[] = {
   {K::simt, "simt",
    [](A call, G) { return !is_16_bit(call); },
    "float32 or float64"},
+  {K::sm80_large_heads, "sm80 with large heads",
+   [](A call, G) { return call.has_large_heads(); },
+   "more than 256 features"},
   {K::split_kv, "sm80 split-KV",
    [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
@@ -110,6 +113,7 @@ constexpr AttentionEntry kForwards[] = {
 constexpr AttentionEntry kBackwards[] = {
   kForwards[0],
   kForwards[1],
+  kForwards[2],
   {K::sm90_bias, "sm90 with bias",
    [](A call, G gpu) { return call.bias.is_given() && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},

@@ -5,7 +5,7 @@
 
 namespace fusedops::cuda {
 
-// float32 and float64 on CUDA cores: D and Dv up to 256.
+// float32 and float64 on CUDA cores.
 Status attention_simt(const Attention& call, const Context& context);
 Status attention_simt_backward(const Attention& call, void* workspace, const Context& context);
 
@@ -23,6 +23,12 @@ Status attention_sm80_general_f16(const Attention& call, const Context& context)
 Status attention_sm80_general_bf16(const Attention& call, const Context& context);
 Status attention_sm80_general_backward_f16(const Attention& call, void* workspace, const Context& context);
 Status attention_sm80_general_backward_bf16(const Attention& call, void* workspace, const Context& context);
+
+// 16 bits with mma, compute capability 8.0 and later, with all options and any alignment: call.has_large_heads().
+Status attention_large_heads_f16(const Attention& call, const Context& context);
+Status attention_large_heads_bf16(const Attention& call, const Context& context);
+Status attention_large_heads_backward_f16(const Attention& call, void* workspace, const Context& context);
+Status attention_large_heads_backward_bf16(const Attention& call, void* workspace, const Context& context);
 
 // Split-KV for few queries over many keys: is_split_kv(call).
 Status attention_split_kv(const Attention& call, void* workspace, const Context& context);

@@ -2,7 +2,8 @@
 //
 // 16 x 16 threads hold the scores of a tile of queries and a tile of keys, kPer x kPer each; operands pass through
 // shared memory in chunks of depth kChunk. The forward and dq have a block per tile of queries, dk and dv a block per
-// tile of keys: every sum has one owner and one order. Limit: multiply-adds; the backward computes scores twice.
+// tile of keys: every sum has one owner and one order. With more than 256 features, a block has 256 columns of the
+// results. Limit: multiply-adds; the backward computes scores twice, and each part of the columns computes them again.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -22,7 +23,7 @@ template <class T_, int kD_, bool kGeneral_>
 struct SimtTile {
   using T = T_;
   static constexpr bool kGeneral = kGeneral_;
-  static constexpr int kD = kD_;               // features, padded with zeros
+  static constexpr int kD = kD_;               // columns of the results of a block, padded with zeros
   static constexpr int kPer = 16 / sizeof(T);  // adjacent rows and columns of a thread: one access
   static constexpr int kSize = kSide * kPer;   // queries, and keys, of a tile
   static constexpr int kColumns = kD / kSide;  // columns of y or of a gradient per thread
@@ -52,6 +53,25 @@ struct RowsOf {
   __device__ T at(int row, int column) const {
     return row < count && column < width ? first[row * stride + column] : T(0);
   }
+
+  __device__ RowsOf from(int column) const { return {first + column, stride, count, width - column}; }
+};
+
+// The parts of the columns of the results. Those of a tile are adjacent blocks.
+template <class Tile>
+FUSEDOPS_HD int simt_parts(const Attention& call) {
+  return parts_of(call.dim > call.dim_v ? call.dim : call.dim_v, Tile::kD);
+}
+
+// The work of a block.
+template <class Tile>
+struct SimtWork : HeadTile {
+  __device__ SimtWork(const Attention& call, Side side, int parts)
+      : HeadTile(find_tile(call, side, blockIdx.x / parts, gridDim.x / parts, Tile::kSize)),
+        first_column(static_cast<int>(blockIdx.x) % parts * Tile::kD) {}
+  __device__ SimtWork(const Attention& call, Side side) : SimtWork(call, side, simt_parts<Tile>(call)) {}
+
+  int first_column;
 };
 
 template <class Tile>
@@ -108,7 +128,8 @@ __device__ void add_rows(typename Tile::Sums& sums, const typename Tile::T (&sco
 
 template <class Tile>
 __device__ void store(const typename Tile::Sums& sums, typename Tile::T factor, typename Tile::T* to, int64_t stride,
-                      int rows, int width) {
+                      int rows, int width, int first_column) {
+  to += first_column, width -= first_column;
 #pragma unroll
   for (int i = 0; i < Tile::kPer; ++i)
 #pragma unroll
@@ -216,7 +237,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   begin_kernel();
   extern __shared__ int4 shared[];
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
-  const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, kSize);
+  const SimtWork<Tile> tile(call, Side::queries);
   if (tile.sequence < 0) return;
   const SimtSequence<Tile> of(call, score, tile.sequence);
   const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * kSize;
@@ -261,7 +282,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
       for (T& element : y[i]) element *= rescale;
     }
-    add_rows<Tile>(y, memory.p, of.keys(call.v, key_head, first, call.dim_v), memory);
+    add_rows<Tile>(y, memory.p, of.keys(call.v, key_head, first, call.dim_v).from(tile.first_column), memory);
   }
 
 #pragma unroll
@@ -275,13 +296,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int query = first_query + Tile::row(i);
     T total = sum[i], largest = score.scaled(max[i]);
     const T rescale = call.sinks.data ? add_sink(call.sinks.get<T>(head), largest, total) : T(1);
-    if (query < of.sequence.queries && Tile::column(0) == 0)
+    if (query < of.sequence.queries && Tile::column(0) == 0 && tile.first_column == 0)
       *call.lse.row<T>(call.batch_index(of.b), of.sequence.first_query + query, head) = largest + std::log(total);
 #pragma unroll
     for (T& element : y[i]) element = some ? element * rescale * of.dropout_scale() / total : 0;
   }
   store<Tile>(y, T(1), call.y.row<T>(call.batch_index(of.b), of.sequence.first_query + first_query, head),
-              call.y.position, of.sequence.queries - first_query, call.dim_v);
+              call.y.position, of.sequence.queries - first_query, call.dim_v, tile.first_column);
 }
 
 template <class Tile>
@@ -293,7 +314,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   begin_kernel();
   extern __shared__ int4 shared[];
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
-  const HeadTile tile = find_tile(call, Side::queries, blockIdx.x, gridDim.x, kSize);
+  const SimtWork<Tile> tile(call, Side::queries);
   if (tile.sequence < 0) return;
   const SimtSequence<Tile> of(call, score, tile.sequence);
   const int head = tile.head, key_head = call.key_head(head), first_query = tile.tile * kSize;
@@ -320,11 +341,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         memory.ds[Tile::column(j)][Tile::row(i)] = ds[i][j];
       }
     }
-    add_rows<Tile>(dq, memory.ds, k, memory);
+    add_rows<Tile>(dq, memory.ds, k.from(tile.first_column), memory);
   }
   store<Tile>(dq, static_cast<T>(call.scale),
               call.dq.row<T>(call.batch_index(of.b), of.sequence.first_query + first_query, head), call.dq.position,
-              of.sequence.queries - first_query, call.dim);
+              of.sequence.queries - first_query, call.dim, tile.first_column);
 }
 
 template <class Tile>
@@ -336,7 +357,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   begin_kernel();
   extern __shared__ int4 shared[];
   auto& memory = *reinterpret_cast<typename Tile::Shared*>(shared);
-  const HeadTile tile = find_tile(call, Side::keys, blockIdx.x, gridDim.x, kSize);
+  const SimtWork<Tile> tile(call, Side::keys);
   if (tile.sequence < 0) return;
   const SimtSequence<Tile> of(call, score, tile.sequence);
   const int key_head = tile.head, first_key = tile.tile * kSize;
@@ -368,15 +389,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
           memory.ds[Tile::column(j)][Tile::row(i)] = ds[i][j];
         }
       }
-      add_rows<Tile>(dv, memory.p, dy, memory);
-      add_rows<Tile>(dk, memory.ds, q, memory);
+      add_rows<Tile>(dv, memory.p, dy.from(tile.first_column), memory);
+      add_rows<Tile>(dk, memory.ds, q.from(tile.first_column), memory);
     }
   const int64_t position = of.sequence.first_key + first_key;
   const int rows = of.sequence.keys - first_key;
   store<Tile>(dk, static_cast<T>(call.scale), call.dk.row<T>(call.batch_index(of.b), position, key_head),
-              call.dk.position, rows, call.dim);
+              call.dk.position, rows, call.dim, tile.first_column);
   store<Tile>(dv, of.dropout_scale(), call.dv.row<T>(call.batch_index(of.b), position, key_head), call.dv.position,
-              rows, call.dim_v);
+              rows, call.dim_v, tile.first_column);
 }
 
 // The gradient of a bias. A block has a tile of one of its matrices, and loops over the heads that share the matrix and
@@ -444,7 +465,8 @@ Status with_tile(const Attention& call, Body body) {
 template <class Tile>
 Grid simt_grid(const Attention& call, Side side) {
   const int heads = side == Side::queries ? call.heads : call.key_heads;
-  return {most_tiles(call, side, Tile::kSize) * heads, Tile::kThreads, int(sizeof(typename Tile::Shared))};
+  return {most_tiles(call, side, Tile::kSize) * heads * simt_parts<Tile>(call), Tile::kThreads,
+          int(sizeof(typename Tile::Shared))};
 }
 
 template <bool kGeneral>

@@ -6,6 +6,9 @@
 
 namespace fusedops::cuda {
 
+// The number of parts of a row, of which each but the last has `size` columns.
+FUSEDOPS_HD int parts_of(int columns, int size) { return (columns + size - 1) / size; }
+
 inline int64_t tiles_of(int64_t size, int tile) { return (size + tile - 1) / tile; }
 
 // A tile of one sequence.

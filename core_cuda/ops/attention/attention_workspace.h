@@ -21,7 +21,8 @@ struct PackedOffsets {
   size_t size;  // bytes of both
 };
 
-// The simt and sm80 backward. Rows are those of Attention::row.
+// The simt and sm80 backward. Rows are those of Attention::row. Only kernels of 16 bits whose blocks have all features
+// of a tile of keys sum dq in the workspace.
 struct BackwardSums {
   BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch(pitch_of(call)) {
     const auto take = [&](size_t bytes) {
@@ -30,7 +31,7 @@ struct BackwardSums {
       return taken;
     };
     delta = take(rows * size_of(compute_dtype(call.dtype)));
-    if (size_of(call.dtype) != 2) return;
+    if (size_of(call.dtype) != 2 || call.has_large_heads()) return;
     const int64_t dq_rows = call.heads * tiles_of_head(call) * kTile * (call.offsets_q ? 1 : call.sequences);
     dq = static_cast<float*>(take(dq_rows * pitch * sizeof(float)));
     semaphore_count = 1 + dq_rows / kMinTile * kMaxParts;
@@ -56,7 +57,7 @@ struct BackwardSums {
   int64_t rows, pitch;
   size_t size = 0;            // bytes of all
   void* delta;                // [rows], the sum of dy * y less dlse, in the compute type
-  float* dq = nullptr;        // the sum over keys of ds k, see DqFragment; 16 bits only, as is what follows
+  float* dq = nullptr;        // the sum over keys of ds k, see DqFragment; null without such sums
   int* semaphores = nullptr;  // key tiles already added to each dq tile; semaphores[0] is the block counter
   int64_t semaphore_count = 0;
 
@@ -163,12 +164,12 @@ struct Splits {
 // Up to this many queries, tiles of 128 queries would be mostly empty.
 inline constexpr int kMaxDecodeQueries = 32;
 
-// True if few queries see many keys, as in decoding. Not with dropout, nor for packed sequences, whose lengths are
-// unknown here.
+// True if few queries see many keys, as in decoding. Not with dropout or large heads, nor for packed sequences, whose
+// lengths are unknown here.
 inline bool is_split_kv(const Attention& call) {
   constexpr int kMaxRows = 64, kMinKeys = 256;
-  return size_of(call.dtype) == 2 && !call.offsets_q && !call.dropout.seed && call.queries <= kMaxDecodeQueries &&
-         int64_t(call.queries) * call.group <= kMaxRows && call.keys >= kMinKeys;
+  return size_of(call.dtype) == 2 && !call.has_large_heads() && !call.offsets_q && !call.dropout.seed &&
+         call.queries <= kMaxDecodeQueries && int64_t(call.queries) * call.group <= kMaxRows && call.keys >= kMinKeys;
 }
 
 // Sized for the smallest tiles of all kernels. An empty mask has no tiles.
@@ -183,8 +184,8 @@ inline size_t attention_workspace(const Attention& call) {
   return PackedOffsets(call, nullptr).size + (is_split_kv(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }
 inline size_t attention_backward_workspace(const Attention& call) {
-  return PackedOffsets(call, nullptr).size +
-         std::max(BackwardSums(call, nullptr).size, BackwardSlots(call).bytes() + mask_bytes(call));
+  const size_t of_sm90 = call.has_large_heads() ? 0 : BackwardSlots(call).bytes() + mask_bytes(call);
+  return PackedOffsets(call, nullptr).size + std::max(BackwardSums(call, nullptr).size, of_sm90);
 }
 
 }  // namespace fusedops::cuda
