@@ -98,7 +98,7 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
     Attention that returns its scores has to have them: their softmax, with scale and mask, is one pass,
     `fusedops.tf.softmax`. Otherwise `dropout` drops some of them by the kernel's own random numbers: others than
     Keras's, from the state of the layer's generator. Keras's own code computes attention over axes other than the first
-    after the batch, and heads of more than 256 features.
+    after the batch, and heads of more than 576 features.
 
     A query that sees no key gets what Keras gives it: the mean of all values, but zeros from a layer with dropout or
     with scores.
@@ -142,7 +142,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
     The arguments, the weights, the config and the masks are those of `keras.layers.GroupQueryAttention`. Keys and
     values are not repeated for the heads that share them. All else is as in `MultiHeadAttention`: when a mask is
     needed, what a query gets that sees no key, `flash_attention=True`, dropout, scores that are returned, for which
-    keys and values are repeated, and heads of more than 256 features.
+    keys and values are repeated, and heads of more than 576 features.
 
     Example:
         >>> layer = fk.GroupQueryAttention(head_dim=4, num_query_heads=4, num_key_value_heads=2)

@@ -12,7 +12,7 @@ import fusedops.tf as fo
 from fusedops.keras_layers.dropout import next_seed
 from fusedops.tf.keras_backend import FLOATING
 
-MAX_FEATURES = 256  # of a head
+MAX_FEATURES = 576  # of a head
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 import fusedops.torch as fo
 from fusedops.torch.nn.layer import FusedLayer, as_original, mixed_dtypes, name, unfused_input
 
-MAX_FEATURES = 256
+MAX_FEATURES = 576
 
 
 def takes_mask(query: Tensor, mask: Tensor) -> bool:
@@ -44,7 +44,7 @@ class MultiheadAttention(FusedLayer, nn.MultiheadAttention):
 
     In training, `dropout` drops weights by the kernel's own random numbers: others than torch's, from a seed that
     torch's generator draws. torch's own code handles all else: weights that are returned, `add_bias_kv`,
-    `add_zero_attn`, heads of more than 256 features, other dtypes, devices and layouts.
+    `add_zero_attn`, heads of more than 576 features, other dtypes, devices and layouts.
 
     Example:
         >>> attention = fnn.MultiheadAttention(8, 2, batch_first=True)

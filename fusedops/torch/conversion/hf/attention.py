@@ -17,6 +17,7 @@ from fusedops.torch.conversion.hf.internals import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     sdpa_attention_forward,
 )
+from fusedops.torch.nn.attention import MAX_FEATURES
 from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
 
@@ -33,7 +34,6 @@ NAMES = {
     "fusedops_full_masks": Name("sdpa", True),
     "fusedops_eager_full_masks": Name("eager", True),
 }
-_MAX_FEATURES = 256
 # Arguments of some attentions that the kernel does not support: paged cache, sinks of another kind.
 _UNSUPPORTED = ("sinks", "cache")
 _Result = tuple[Tensor, Tensor | None]
@@ -75,8 +75,8 @@ def why_not(
     if isinstance(scaling, Tensor):
         return "its scale is a tensor"
     features, of_values = query.shape[-1], value.shape[-1]
-    if features > _MAX_FEATURES or of_values > _MAX_FEATURES:
-        return f"its heads have more than {_MAX_FEATURES} features"
+    if features > MAX_FEATURES or of_values > MAX_FEATURES:
+        return f"its heads have more than {MAX_FEATURES} features"
     if query.dim() != 4 or not query.shape[0] == key.shape[0] == value.shape[0]:
         return "its queries and keys are of different batches"
     if not query.dtype is key.dtype is value.dtype and not torch.is_autocast_enabled(query.device.type):
@@ -97,7 +97,7 @@ def _are_supported_tensors(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """True if the operator accepts these tensors. With dropout, it would refuse them only after a seed is drawn."""
     return (
         key.dtype is value.dtype is query.dtype
-        and max(query.shape[-1], value.shape[-1]) <= _MAX_FEATURES
+        and max(query.shape[-1], value.shape[-1]) <= MAX_FEATURES
         and key.shape[-1] == query.shape[-1]
         and query.shape[0] == key.shape[0] == value.shape[0]
     )

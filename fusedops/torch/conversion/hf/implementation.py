@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from fusedops.torch.conversion.hf.code import steps
+from fusedops.torch.nn.attention import MAX_FEATURES
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # modules without attentions
-_MAX_FEATURES = 256
 
 
 @dataclass
@@ -152,8 +152,8 @@ def _unfused(module: Any, name: str) -> str | None:
     if "sinks" in words and "s_aux" not in words:
         return "it has sinks, which it does not pass to transformers' attention functions"
     features = getattr(module, "head_dim", None)
-    if isinstance(features, int) and features > _MAX_FEATURES:
-        return f"its heads have {features} features; the kernel takes up to {_MAX_FEATURES}"
+    if isinstance(features, int) and features > MAX_FEATURES:
+        return f"its heads have {features} features; the kernel takes up to {MAX_FEATURES}"
     if name == "eager" and attention.eager(module) is None:
         return "its own function is not to be found"
     return None
