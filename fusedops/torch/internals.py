@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import CellType
 from typing import Any, TypeVar
 
 import torch
@@ -144,13 +145,23 @@ def shape(x: torch.Tensor) -> torch.Size:
 
 def is_watched(module: torch.nn.Module) -> bool:
     """True if the module must be called: it has hooks, global hooks exist, or `forward` is an instance attribute."""
+    return "forward" in module.__dict__ or has_hooks(module)
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """True if the module has hooks, or global hooks exist."""
     return bool(module._forward_hooks or module._forward_pre_hooks or _has_other_hooks(module))
 
 
 def _has_other_hooks(module: torch.nn.Module) -> bool:
-    if module._backward_hooks or module._backward_pre_hooks or "forward" in module.__dict__:
+    if module._backward_hooks or module._backward_pre_hooks:
         return True
     return bool(_has_any_global_hook())  # type: ignore[no-untyped-call]
+
+
+def closure_of(function: Any) -> dict[str, CellType]:
+    """The cells of a function's closure, by the names of their variables."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 _STYLES = "torch.distributed.tensor.parallel.style"
@@ -164,6 +175,8 @@ def hooks_of_plan(*modules: torch.nn.Module) -> tuple[Callable[..., Any], Callab
     before = [hook for module in modules for hook in module._forward_pre_hooks.values()]
     after = [hook for module in modules for hook in module._forward_hooks.values()]
     if not len(before) == len(after) == len(modules) or any(map(_has_other_hooks, modules)):
+        return None
+    if any("forward" in module.__dict__ for module in modules):
         return None
     return (before[0], after[0]) if _have_one_style(*before) and _have_one_style(*after) else None
 
@@ -179,8 +192,7 @@ def _style(hook: Any) -> tuple[Any, ...] | None:
     """The function that a hook of `distribute_module` calls for a style of torch's own, its arguments and the mesh."""
     if getattr(hook, "__qualname__", None) != "distribute_module.<locals>.<lambda>":
         return None
-    cells = zip(hook.__code__.co_freevars, hook.__closure__, strict=True)
-    variables = {name: cell.cell_contents for name, cell in cells}
+    variables = {name: cell.cell_contents for name, cell in closure_of(hook).items()}
     function = variables.get("input_fn") or variables.get("output_fn")
     if not isinstance(function, functools.partial) or function.func.__module__ != _STYLES:
         return None

@@ -10,6 +10,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from tests.specifications import SPECIFICATIONS
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 torch.set_num_threads(1)
 is_simulated = not store  # the mesh has two dimensions then
+CONVERTS = find_spec("transformers") is not None
 if is_simulated:
     from torch.distributed._local_tensor import LocalTensorMode, local_tensor_mode
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -419,10 +421,11 @@ class Recorder(TorchDispatchMode):
 
 
 def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tensor]]:
-    """The operators of ours that a model's forward calls; the loss and all gradients of five steps."""
-    recorder = Recorder()
-    optimizer = fused_optim.SGD(model.parameters(), 0.1)
-    history: list[torch.Tensor] = []
+    """The operators of ours that a model's forward calls; logits, the loss and all gradients of five steps."""
+    recorder, without_gradients = Recorder(), Recorder()
+    optimizer = fused_optim.SGD(model.parameters(), 0.1)  # before FSDP2 gathers parameters for a forward
+    with torch.no_grad(), without_gradients:
+        history: list[torch.Tensor] = [whole(model(tokens).logits)]
     for _ in range(5):
         optimizer.zero_grad()
         with recorder:
@@ -430,21 +433,43 @@ def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tenso
         loss.backward()
         history += [whole(loss.detach()), *(whole(p.grad) for p in model.parameters() if p.grad is not None)]
         optimizer.step()
-    return recorder.operators, history
+    return recorder.operators | {f"{name} without gradients" for name in without_gradients.operators}, history
 
 
 EAGER_EXPERTS = {"experts_implementation": "eager"}  # torch's grouped product has no float64
 
 
-def in_parts(model: Any) -> Any:
-    """As transformers does it: `tp_plan="auto"`, by the plan of the model's class."""
+def in_parts(model: Any, **config: Any) -> Any:
+    """As transformers loads it by the plan of the model's class: with `tp_plan="auto"`, or by a config."""
+    from transformers.distributed import DistributedConfig
+
+    options = {"distributed_config": DistributedConfig(**config)} if config else {"tp_plan": "auto"}
     folder = pathlib.Path(store).parent / "model"
     if rank == 0:
         model.save_pretrained(folder)
     dist.barrier()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    parallel = type(model).from_pretrained(folder, tp_plan="auto", dtype=torch.float64, **EAGER_EXPERTS)
+    parallel = type(model).from_pretrained(folder, dtype=torch.float64, **EAGER_EXPERTS, **options)
     return parallel.train(model.training)
+
+
+def by_experts(model: Any) -> Any:
+    """Whole experts in every process, which tokens are sent to. Without gradients, all processes have all tokens."""
+    return in_parts(model, tp_size=world, ep_size=world)
+
+
+def by_sentinels(model: Any) -> Any:
+    """Whole experts in every process, and all tokens: an index stands for all experts of other processes."""
+    return in_parts(model, tp_size=world, ep_size=world, ep_implementation="all_reduce")
+
+
+def by_plan(model: Any) -> Any:
+    """By the plan that transformers has for the model's class, which need not be one of transformers."""
+    from transformers.distributed import DistributedConfig
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    plan, *_ = model._resolve_parallel_plans(DistributedConfig(tp_size=world))
+    return apply_tensor_parallelism(model, mesh, plan)
 
 
 def by_positions(model: Any, mesh: Any = mesh) -> Any:
@@ -486,27 +511,25 @@ def converted(model: Any) -> Any:
     return fo.convert(model, verbose=False, fuse_loss=True)
 
 
-def check_messages(model: Any, tokens: torch.Tensor) -> None:
+def check_messages(model: Any, tokens: torch.Tensor, is_embedding_sharded: bool) -> None:
     """One all-reduce of a result behind each attention and MLP, and one of the gradient of each's input; besides, the
-    statistics of the loss, and the gradient of its input."""
+    embedding, the statistics of the loss, and the gradient of its input."""
     expected = 2 * len(model.model.layers) + 1
     with Recorder() as forward:
         loss = model(tokens, labels=tokens).loss
     with Recorder() as backward:
         loss.backward()
-    for messages in (forward.messages, backward.messages):
-        assert len(messages) == expected, messages
+    assert len(forward.messages) == expected + is_embedding_sharded, forward.messages
+    assert len(backward.messages) == expected, backward.messages
 
 
 def transformers() -> None:
-    """Converted models keep their fused operators. Under transformers' own plan, layers have another forward and are
-    called: the products of a gated MLP, the norms of queries and keys, and the head. So are the norms of sequence
-    parallelism, for their hooks."""
+    """Converted models keep their fused operators. The norms of sequence parallelism are called, for their hooks."""
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
     parallel_ways = {
-        "llama": (in_parts, by_columns, by_positions),
-        "qwen3": (in_parts,),
-        "qwen3_moe": (in_parts,),
+        "llama": (in_parts, by_plan, by_columns, by_positions),
+        "qwen3": (by_plan,),
+        "qwen3_moe": (in_parts, by_plan, by_experts, by_sentinels),
         "gemma3": (in_parts,),
         "bert": (by_heads,),
     }
@@ -515,19 +538,12 @@ def transformers() -> None:
         model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
         model.train(name == "llama")  # others have dropout
         usual, expected = called(converted(copy.deepcopy(model)), tokens)
-        called_layers = {
-            "gated_linear": {"gated_act"},
-            "linear_cross_entropy": {"cross_entropy"},
-            "rms_norm_rope": {"rms_norm", "rope"},
-        }
         for way in those:
             names_of_way = set(usual)
-            if way is in_parts:
-                names_of_way = set().union(*(called_layers.get(operator, {operator}) for operator in usual))
             if way is by_positions:
-                names_of_way -= {"add_rms_norm"}
+                names_of_way -= {"add_rms_norm", "add_rms_norm without gradients"}
             for is_converted_first in (False, True):
-                if is_converted_first and way is in_parts:
+                if is_converted_first and way in (in_parts, by_experts, by_sentinels):
                     continue  # transformers loads models of its own classes
                 given = copy.deepcopy(model)
                 parallel = way(converted(given) if is_converted_first else given)
@@ -536,8 +552,8 @@ def transformers() -> None:
                 names, got = called(parallel, tokens)
                 assert names == names_of_way, (name, way, names, usual)
                 check_in_part(got, expected)
-                if way is by_columns:
-                    check_messages(parallel, tokens)
+                if name == "llama" and way is not by_positions:
+                    check_messages(parallel, tokens, is_embedding_sharded=way is not by_columns)
 
 
 def transformers_fsdp() -> None:
@@ -636,20 +652,31 @@ def plans() -> None:
     labels = torch.tensor([1, 11, -100, 3], device=device)
     columns, rows = ColwiseParallel(output_layouts=Replicate()), RowwiseParallel(input_layouts=Replicate())
     dense = fo.convert(torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.GELU()), verbose=False)
-    cases: list[tuple[torch.nn.Module, dict[str, ParallelStyle], tuple[torch.Tensor, ...]]] = [
-        (fo.nn.GatedLinear(8, 12, bias=True), {"gate_proj": columns, "up_proj": columns}, ()),
-        (fo.nn.LinearCrossEntropyLoss(8, 12, bias=True), {"linear": columns}, (labels,)),
+    gated, loss = fo.nn.GatedLinear(8, 12, bias=True), fo.nn.LinearCrossEntropyLoss(8, 12, bias=True)
+    cases: list[tuple[torch.nn.Module, dict[str, Any], tuple[torch.Tensor, ...]]] = [
+        (gated, {"gate_proj": columns, "up_proj": columns}, ()),
+        (loss, {"linear": columns}, (labels,)),
         (dense, {"0": columns}, ()),
         (dense, {"0": rows}, ()),
     ]
+    if CONVERTS:
+        gathered = "colwise_gather_output"
+        cases += [
+            (gated, {"gate_proj": gathered, "up_proj": gathered}, ()),
+            (loss, {"linear": gathered}, (labels,)),
+            (dense, {"0": gathered}, ()),
+        ]
     for module, plan, targets in cases:
         module.to(device, torch.float64)
         with Recorder() as usual:
             expected = module(x, *targets)
         gradients = torch.autograd.grad(expected.sum(), (x, *module.parameters()))
-        parallel = parallelize_module(copy.deepcopy(module), mesh, plan)
+        parallel = parallelized(copy.deepcopy(module), plan)
         with Recorder() as found, fused_only():
             got = parallel(x, *targets)
+        assert found.operators == usual.operators, (module, found.operators)
+        with Recorder() as found, fused_only(), torch.no_grad():
+            torch.testing.assert_close(parallel(x, *targets), expected)
         assert found.operators == usual.operators, (module, found.operators)
         compiled = torch.compile(parallel, backend="aot_eager", fullgraph=True)(x, *targets)
         for y in (got, compiled):
@@ -661,6 +688,16 @@ def plans() -> None:
         parallel.get_submodule(next(iter(plan))).register_forward_hook(lambda *_, calls=calls: calls.append(1))
         torch.testing.assert_close(parallel(x, *targets), expected)
         assert calls == [1]
+
+
+def parallelized(module: torch.nn.Module, plan: dict[str, Any]) -> torch.nn.Module:
+    """A module whose plan has torch's styles, or the names of transformers'."""
+    if not all(isinstance(style, str) for style in plan.values()):
+        return parallelize_module(module, mesh, plan)
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    parameters = {f"{name}.{part}": style for name, style in plan.items() for part in ("weight", "bias")}
+    return apply_tensor_parallelism(module, mesh, parameters | plan)
 
 
 def report() -> None:

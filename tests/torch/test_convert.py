@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+import types
 
 import numpy as np
 import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
 from tests.helpers.converting import converted
+from tests.helpers.hugging_face import Family
 from tests.helpers.numerics import assert_same_bits
 
 
@@ -195,9 +197,14 @@ def test_only_exact_classes_are_replaced(torch, fo, capsys):
     assert classes(model) == before
 
 
-def test_a_forward_set_on_an_instance_stays(torch, fo, capsys):
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_a_forward_set_on_an_instance_stays(torch, fo, capsys, is_planned):
+    """A forward that a plan of transformers has set later calls it, too."""
     norm = torch.nn.LayerNorm(4)
-    norm.forward = lambda x: x
+    norm.forward = types.MethodType(lambda _, x: x, norm)
+    if is_planned:
+        parallel = pytest.importorskip("transformers.distributed.tensor_parallel")
+        parallel.ReplicatedWithGradAllReduce().install_forward(norm, None)
     with pytest.warns(UserWarning, match="nothing was converted"):
         fo.convert(norm)
     assert type(norm) is torch.nn.LayerNorm
@@ -316,6 +323,38 @@ def test_tensor_parallelism(torch_cpu, process_group, order, monkeypatch):
     got = model(x)
     assert type(got).__name__ == "DTensor" and type(model[0]) is fo.nn.LayerNorm
     torch.testing.assert_close(got.full_tensor(), plain)
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_plan_of_transformers(torch_cpu, process_group, order):
+    """The `forward` that a plan has set calls that of the class after conversion and reversion. Parts stay fused."""
+    parallel = pytest.importorskip("transformers.distributed.tensor_parallel")
+    torch, fo = torch_cpu.torch, torch_cpu.functions
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    model = Family("qwen3_moe").build("float64", experts_implementation="eager").eval()
+    tokens = torch.arange(11)[None]
+    plain = model(tokens).logits.detach()
+
+    def calls():
+        with torch.profiler.profile() as profile:
+            logits = model(tokens).logits
+        limit = torch.finfo(torch.float32).eps ** 0.5 * float(plain.abs().max())  # half of the digits of their norms
+        torch.testing.assert_close(logits, plain, rtol=0, atol=limit)
+        return {each.name for each in profile.events() if each.name.startswith("fusedops::")}
+
+    fo.convert(model, verbose=False)
+    usual = calls()
+    assert {"fusedops::experts", "fusedops::rms_norm_rope"} <= usual
+    if order == "after":
+        fo.revert(model)
+    parallel.apply_tensor_parallelism(model, mesh, model._expand_parallel_plan(model.tp_plan))
+    if order == "after":
+        converted(fo, model, "Qwen3MoeExperts", "Qwen3MoeRMSNorm")
+    assert calls() == usual
+    norms = [module for name, module in model.named_modules() if name.endswith(("q_norm", "k_norm"))]
+    assert norms and all(norm.weight._post_accumulate_grad_hooks for norm in norms)
+    fo.revert(model)
+    assert calls() == set()
 
 
 def test_sharded_modules_are_skipped(torch_cpu, process_group, capsys):

@@ -16,6 +16,7 @@ from fusedops.torch.conversion import functions, hf, sequential, transformer
 from fusedops.torch.conversion.functions import called
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.conversion.linear import PlainLinear, is_served
+from fusedops.torch.nn import plans
 from fusedops.torch.nn.layer import FusedLayer
 
 _TORCH_LAYERS: dict[type, type] = {
@@ -85,7 +86,7 @@ class Modules(conversion.Rules):
         return _ORIGINALS.get(kind) or vars(kind).get("original")
 
     def become(self, thing: Any, kind: type) -> None:
-        thing.__class__ = kind
+        plans.become(thing, kind)
 
     def becomes(self, thing: Any) -> str:
         if isinstance(thing, functions.OwnForward):
@@ -120,7 +121,9 @@ class Modules(conversion.Rules):
             return None
         if sequential.is_sequential(kind) and not any(sequential.candidates(thing)):
             return None
-        return "its forward is an attribute of its own, set by user code" if "forward" in vars(thing) else None
+        if "forward" in vars(thing) and not plans.kept_forwards(thing):
+            return "its forward is an attribute of its own, set by user code"
+        return None
 
     def skip_reason(self, thing: Any) -> str | None:
         if isinstance(thing, torch.jit.ScriptModule):

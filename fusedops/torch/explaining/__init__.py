@@ -19,6 +19,7 @@ from fusedops.torch.explaining.explanation import Explanation
 from fusedops.torch.explaining.rows import rows
 from fusedops.torch.explaining.state import Generators, restored
 from fusedops.torch.explaining.steps import Classes, Measurements, Step, refused
+from fusedops.torch.nn import plans
 
 __all__ = ["explain"]
 
@@ -141,7 +142,7 @@ def _classes(
 
 def _become(classes: Classes) -> None:
     for module, kind in classes.items():
-        module.__class__ = kind
+        plans.become(module, kind)
 
 
 def _throttled() -> Callable[[str], None]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fusedops.torch.conversion.hf import implementation
+from fusedops.torch.nn import plans
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")  # dictionaries of a module
 
@@ -50,7 +51,7 @@ def restored(model: torch.nn.Module, generators: Generators) -> Iterator[None]:
         yield
     finally:
         for module, kind, own, of_module in zip(modules, classes, attributes, members, strict=True):
-            module.__class__ = kind
+            plans.become(module, kind)
             vars(module).clear()
             vars(module).update(own)
             for name, them in of_module.items():

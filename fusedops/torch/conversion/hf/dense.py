@@ -55,18 +55,21 @@ def activated(activation: Any, dense: Any, x: torch.Tensor) -> torch.Tensor:
                 pass  # the code below finds the reason
     if name is None or unfused_dense(dense) or reason_to_call(dense) or must_call(activation) or unfused_input(x):
         return activation(dense(x))
+    weight, bias = dense.weight, dense.bias
     plan = plan_of(dense)
-    x = x if plan is None else plan.prepare(x)
+    if plan is not None:
+        x = plan.prepare(x)
+        weight, bias = plan.beside(x, weight, bias)
     if takes_products(x, dense):
-        y = fo.linear(x, dense.weight, dense.bias, name, transpose_weight=not _is_conv1d(dense))
-    elif dense.bias is None:
+        y = fo.linear(x, weight, bias, name, transpose_weight=not _is_conv1d(dense))
+    elif bias is None:
         return activation(dense(x))
     else:
-        product = _product(dense, x)
-        is_mixed = product.dtype is not dense.bias.dtype and not stays_half(product, dense.bias)
+        product = x @ weight if _is_conv1d(dense) else functional.linear(x, weight)
+        is_mixed = product.dtype is not bias.dtype and not stays_half(product, bias)
         if is_mixed or unfused_pass(product):
             return activation(dense(x))
-        y = fo.bias_act(product, dense.bias, name)
+        y = fo.bias_act(product, bias, name)
     return y if plan is None else plan.finish(y)
 
 
@@ -79,8 +82,3 @@ def unfused_dense(dense: torch.nn.Module) -> str | None:
 
 def _is_conv1d(dense: Any) -> bool:
     return full_name(type(dense)) == _CONV1D
-
-
-def _product(dense: Any, x: torch.Tensor) -> torch.Tensor:
-    """dense(x) without its bias."""
-    return x @ dense.weight if _is_conv1d(dense) else functional.linear(x, dense.weight)

@@ -117,8 +117,8 @@ def gated_product(activation: Any, gate: Any, up: Any, x: torch.Tensor) -> torch
     name, plain = fused_name(activation), is_plain_linear(gate) and is_plain_linear(up)
     if name is not None and plain and is_plain(x):
         first, second = parameter(gate, "weight"), parameter(up, "weight")
-        is_called = reason_to_call(gate, up) or must_call(activation)
-        if not is_called and takes_plain_product(first, x) and takes_plain_product(second, x):
+        takes_both = takes_plain_product(first, x) and takes_plain_product(second, x)
+        if takes_both and not (reason_to_call(gate, up) or must_call(activation)):
             try:
                 return fo.gated_linear(x, first, second, parameter(gate, "bias"), parameter(up, "bias"), name)
             except REFUSED:

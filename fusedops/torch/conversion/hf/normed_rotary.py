@@ -29,6 +29,7 @@ from fusedops.torch.conversion.hf.code import compiled
 from fusedops.torch.conversion.hf.norms import RMSNorm
 from fusedops.torch.conversion.hf.residual import can_add
 from fusedops.torch.internals import is_watched
+from fusedops.torch.nn.plans import has_summed_gradients, sum_gradients
 
 NAME = "_normed_rotary"  # the function's global name
 
@@ -119,6 +120,9 @@ def fused(read: Callable[..., Any], rotate: Callable[..., Any], rotary: Callable
         if are_whole and _takes(q_norm, q) and _takes(k_norm, k):
             rotated = rotate(*call[:-1], norms=(q_norm, k_norm))
             if rotated is not None:
+                for norm in (q_norm, k_norm):
+                    if has_summed_gradients(norm):
+                        sum_gradients(norm)
                 return call[-1](*rotated)
         if is_transposed:
             q, k = q_norm(q.transpose(1, 2)).transpose(1, 2), k_norm(k.transpose(1, 2)).transpose(1, 2)
@@ -130,4 +134,6 @@ def fused(read: Callable[..., Any], rotate: Callable[..., Any], rotary: Callable
 
 
 def _takes(norm: Any, x: torch.Tensor) -> bool:
-    return isinstance(norm, RMSNorm) and can_add(norm) and not is_watched(norm) and norm.why_not(x) is None
+    if not isinstance(norm, RMSNorm) or not can_add(norm) or (is_watched(norm) and not has_summed_gradients(norm)):
+        return False
+    return norm.why_not(x) is None
