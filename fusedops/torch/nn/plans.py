@@ -186,6 +186,8 @@ def become(module: nn.Module, kind: type) -> None:
 def has_summed_gradients(module: nn.Module) -> bool:
     """True if the `forward` that transformers' plan has set only adds all-reduces of the parameters' gradients. Then
     `sum_gradients` and reading the parameters replace a call, except in compiled code."""
+    if "forward" not in module.__dict__:  # the fast test
+        return False
     if torch.compiler.is_compiling() or internals.has_hooks(module) or not kept_forwards(module):
         return False
     return str(module.forward.__qualname__).startswith("ReplicatedWithGradAllReduce.")
