@@ -197,14 +197,19 @@ def test_only_exact_classes_are_replaced(torch, fo, capsys):
     assert classes(model) == before
 
 
+def tensor_parallel():
+    """transformers' module of the plans. Versions without the other one set other forwards."""
+    pytest.importorskip("transformers.distributed.expert_parallel")
+    return pytest.importorskip("transformers.distributed.tensor_parallel")
+
+
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_a_forward_set_on_an_instance_stays(torch, fo, capsys, is_planned):
     """A forward that a plan of transformers has set later calls it, too."""
     norm = torch.nn.LayerNorm(4)
     norm.forward = types.MethodType(lambda _, x: x, norm)
     if is_planned:
-        parallel = pytest.importorskip("transformers.distributed.tensor_parallel")
-        parallel.ReplicatedWithGradAllReduce().install_forward(norm, None)
+        tensor_parallel().ReplicatedWithGradAllReduce().install_forward(norm, None)
     with pytest.warns(UserWarning, match="nothing was converted"):
         fo.convert(norm)
     assert type(norm) is torch.nn.LayerNorm
@@ -328,7 +333,7 @@ def test_tensor_parallelism(torch_cpu, process_group, order, monkeypatch):
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_plan_of_transformers(torch_cpu, process_group, order):
     """The `forward` that a plan has set calls that of the class after conversion and reversion. Parts stay fused."""
-    parallel = pytest.importorskip("transformers.distributed.tensor_parallel")
+    parallel = tensor_parallel()
     torch, fo = torch_cpu.torch, torch_cpu.functions
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
     model = Family("qwen3_moe").build("float64", experts_implementation="eager").eval()

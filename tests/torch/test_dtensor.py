@@ -10,7 +10,8 @@ import pytest
 
 from tests.helpers.running import ROOT, blocks, environment, python, run_program, run_ranks
 
-CONVERTED = ("transformers",) if find_spec("transformers") else ()
+# The version of transformers for Python 3.10 sets other forwards by its plans.
+CONVERTED = ("transformers",) if sys.version_info >= (3, 11) and find_spec("transformers") else ()
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast"),
     *("plans", "report", "errors", *CONVERTED),

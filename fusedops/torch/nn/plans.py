@@ -140,7 +140,9 @@ def _style(forward: Any) -> tuple[Any, Any] | None:
     if not _is_of_plan(forward):
         return None
     cells = internals.closure_of(forward)
-    style, layer = cells["self"].cell_contents if "self" in cells else None, cells["module"].cell_contents
+    if not cells.keys() >= {"self", "module", "mesh", "original_forward"}:
+        return None
+    style, layer = cells["self"].cell_contents, cells["module"].cell_contents
     if type(style).__name__ != "ColwiseParallel" or type(style).__module__ != _TENSOR_PARALLEL:
         return None
     is_quantized = vars(layer).get("_hf_quantized_needs_local_tp", False)
