@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ MODELS = {
     "bert": ("BertBackbone", BERT),
 }
 ONE = {**LLAMA, "num_layers": 1}
-EXPERTS = {**ONE, "num_experts": 2, "top_k": 2}
+EXPERTS = {**ONE, "num_experts": 4, "top_k": 2}
 WINDOW = {"sliding_window_size": 4, "use_sliding_window_attention": True}
 SHARING = {  # forms of attention and of decoders
     "gpt2": ("GPT2Backbone", {**BERT, "num_layers": 1, "dropout": 0.0}),
@@ -264,10 +265,77 @@ def test_families_that_share_a_form(hub, fk, kind, monkeypatch, random):
     for got, expected in zip(found, plain, strict=True):
         np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
     np.testing.assert_array_equal(generated, tokens)
-    known = kind not in ("phi3", "qwen3_moe", "qwen_moe")  # the decoders of these create the mask
-    assert calls[0]["causal"] is known
-    assert any(each["mask"] is not None and each["mask"].shape[2] == LENGTH for each in calls) is not known
-    assert any(each["lengths"] is not None for each in calls) is (kind == "gpt2")  # a cache without a window
+    assert all(each["causal"] and (each["mask"] is None or each["mask"].shape[2] == 1) for each in calls)
+    assert any(each["lengths"] is not None for each in calls) is (tokens is not None)
+
+
+GROUPED = {"intermediate_dim": 48, "num_query_heads": 4, "num_key_value_heads": 2}
+CHOSEN = {"num_experts": 4, "top_k": 2}
+MIXTURES = {
+    "mixtral.mixtral_decoder.MixtralTransformerDecoder": {**GROUPED, **CHOSEN, "sliding_window": 3},
+    "qwen3_moe.qwen3_moe_decoder.Qwen3MoeTransformerDecoder": GROUPED
+    | {**CHOSEN, "moe_intermediate_dim": 16, "norm_top_k_prob": False, "is_sparse_mlp": True, "sliding_window_size": 3},
+    "qwen_moe.qwen_moe_decoder.QwenMoeTransformerDecoder": {**GROUPED, **CHOSEN, "moe_intermediate_dim": 16}
+    | {"shared_expert_intermediate_dim": 16, "norm_top_k_prob": True, "decoder_sparse_step": 1},
+    "gpt_oss.gpt_oss_decoder.GptOssTransformerDecoder": {**GROUPED, **CHOSEN, "sliding_window": 2},
+    "qwen3_5_moe.qwen3_5_moe_decoder.Qwen3_5MoeTransformerDecoder": {**CHOSEN, "layer_type": "full_attention"}
+    | {"num_query_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    | {"moe_intermediate_dim": 16, "shared_expert_intermediate_size": 16},
+}
+DECODERS = {
+    **MIXTURES,
+    "llama.llama_decoder.LlamaTransformerDecoder": GROUPED,
+    "mistral.mistral_transformer_decoder.MistralTransformerDecoder": {**GROUPED, "sliding_window": 3},
+    "phi3.phi3_decoder.Phi3Decoder": {**GROUPED, "hidden_dim": HIDDEN},
+    "qwen3.qwen3_decoder.Qwen3TransformerDecoder": {**GROUPED, "head_dim": 8, "sliding_window_size": 3},
+    "gemma.gemma_decoder_block.GemmaDecoderBlock": {**GROUPED, "hidden_dim": HIDDEN, "head_dim": 8}
+    | {"use_sliding_window_attention": True, "sliding_window_size": 3},
+}
+
+
+def decoder(name):
+    module, _, kind = name.rpartition(".")
+    layer = getattr(importlib.import_module(f"keras_hub.src.models.{module}"), kind)(**DECODERS[name])
+    layer.build((2, 8, HIDDEN))
+    return layer
+
+
+def recorded(monkeypatch, name):
+    """The arguments of all later calls of a function, which is called as before."""
+    import fusedops.tf as fo
+
+    calls, function = [], getattr(fo, name)
+    monkeypatch.setattr(fo, name, lambda *args, **options: calls.append((args, options)) or function(*args, **options))
+    return calls
+
+
+def assert_close(got, expected):
+    for x, y in zip(got, expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=200 * EPS * max(1, np.abs(y).max()))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_cache_needs_no_mask(keras, fk, hub, name, monkeypatch, random):
+    """A prompt in two parts, and a token: results and caches of KerasHub's code."""
+    layer, x = decoder(name), tensor(random, 2, 8, HIDDEN)
+    index = next(key for key in inspect.signature(layer.call).parameters if key.endswith("cache_update_index"))
+    cache = index.removesuffix("_update_index")
+
+    def results():
+        filled, found = keras.ops.zeros((2, 2, 8, 2, 8)), []
+        for start, end in ((0, 4), (4, 7), (7, 8)):
+            where = keras.ops.convert_to_tensor(start) if start else 0
+            y, filled = layer(x[:, start:end], **{cache: filled, index: where})
+            found.append(y)
+        return values([*found, filled])
+
+    plain = results()
+    converted(fk, layer)
+    calls = recorded(monkeypatch, "attention")
+    assert_close(results(), plain)
+    assert [options["mask"] for _, options in calls] == [None] * 3
+    places = [(options["query_offset"].numpy(), options["lengths"].numpy()) for _, options in calls]
+    np.testing.assert_array_equal(places, [[[0] * 2, [4] * 2], [[4] * 2, [7] * 2], [[7] * 2, [8] * 2]])
 
 
 def check_layer(keras, fk, layer, *arguments, **options):

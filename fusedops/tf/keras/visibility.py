@@ -21,8 +21,9 @@ class Visibility:
 
     Attributes:
         make_mask: makes the mask that Keras would use.
-        causal: query i sees key j only if j ≤ i; there are as many keys as queries.
-        window: with `causal`, only if j > i - window.
+        causal: query i sees key j only if j ≤ i + offset.
+        offset: [B]; None: zero, and there are as many keys as queries. With an offset there are no masks.
+        window: with `causal`, only if j > i + offset - window.
         keys: bool, [B, S]; True makes a key visible.
         queries: bool, [B, T]; a query that is False sees no key.
         lengths: [B]; only keys before this position are visible.
@@ -31,6 +32,7 @@ class Visibility:
 
     make_mask: Callable[[], tf.Tensor]
     causal: bool = False
+    offset: tf.Tensor | None = None
     window: int | None = None
     keys: tf.Tensor | None = None
     queries: tf.Tensor | None = None
@@ -39,8 +41,8 @@ class Visibility:
 
     @property
     def is_positional(self) -> bool:
-        """True if there is no mask."""
-        return self.keys is None and self.queries is None and self.pairs is None
+        """True if there is neither a mask nor an offset."""
+        return self.keys is self.queries is self.pairs is self.offset is None
 
     def mask(self) -> tf.Tensor | None:
         """The mask beside causality and window, broadcastable to [B, H, T, S], without that of queries."""
@@ -138,6 +140,7 @@ def attend(
         mask=visibility.mask(),
         window=visibility.window,
         lengths=visibility.lengths,
+        query_offset=visibility.offset,
         softcap=softcap,
         dropout=dropout,
         seed=next_seed(dropout_layer) if dropout else None,

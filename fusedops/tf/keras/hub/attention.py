@@ -48,19 +48,26 @@ class FusedAttention(HubLayer):
         if not can_attend(query, key, value):
             groups = query.shape[2] // key.shape[2]
             key, value = (tf.repeat(x, groups, 2) for x in (key, value))
-            index = {} if cache_update_index is None else {"cache_update_index": cache_update_index}
-            return super()._compute_attention(query, key, value, keras_mask(attention_mask), **index)
-        return attend(query, key, value, self._in_window(attention_mask, cache_update_index), self._inv_norm_factor)
+            of_cache = () if cache_update_index is None else (cache_update_index,)
+            return super()._compute_attention(query, key, value, keras_mask(attention_mask), *of_cache)
+        mask, size = attention_mask, self._window()
+        if size and isinstance(mask, Visibility) and mask.causal:
+            mask = replace(mask, window=size)
+        elif size:
+            index = 0 if cache_update_index is None else cache_update_index
+            mask = self._mask_in_window(query, key, keras_mask(mask), index)
+        return attend(query, key, value, mask, self._inv_norm_factor, sinks=self._sinks(query))
 
-    def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
-        """The mask within the layer's own window. Qwen's layers have one."""
-        size = getattr(self, "sliding_window_size", None)
-        if not (size and getattr(self, "use_sliding_window_attention", True)):
-            return mask
-        if isinstance(mask, Visibility) and mask.causal:
-            return replace(mask, window=size)
-        index = 0 if cache_update_index is None else cache_update_index
-        return self._mask_sliding_window(keras_mask(mask), cache_update_index=index)
+    def _window(self) -> int | None:
+        """The layer's own window, if it has one."""
+        has_window = getattr(self, "use_sliding_window_attention", True)
+        return getattr(self, "sliding_window_size", None) if has_window else None
+
+    def _mask_in_window(self, query: tf.Tensor, key: tf.Tensor, mask: Any, start_index: Any) -> tf.Tensor:
+        return self._mask_sliding_window(mask, cache_update_index=start_index)
+
+    def _sinks(self, query: tf.Tensor) -> tf.Tensor | None:
+        return None
 
 
 __getattr__ = made.counterparts("attention", FusedAttention)

@@ -12,9 +12,11 @@ from fusedops.tf.keras.hub.attention import FusedAttention
 from fusedops.tf.keras.hub.causal import decoder_visibility
 from fusedops.tf.keras.hub.layer import HubLayer
 
+_ATTENTION = ("_self_attention_layer", "self_attention_layer", "self_attn", "attention")  # its name in each family
+
 
 class CausalDecoder(HubLayer):
-    needs: ClassVar[tuple[str, ...]] = ("_self_attention_layer", "_compute_self_attention_mask")
+    needs: ClassVar[tuple[str, ...]] = ("_compute_self_attention_mask",)
 
     def _compute_self_attention_mask(
         self,
@@ -32,9 +34,17 @@ class CausalDecoder(HubLayer):
             self_attention_cache_update_index,
         )
         make_mask = partial(super()._compute_self_attention_mask, *given)
-        if type(self._self_attention_layer)._compute_attention is not FusedAttention._compute_attention:
+        if not self._takes_visibility():
             return make_mask()
-        return decoder_visibility(make_mask, *given, window=getattr(self, "sliding_window", None))
+        return decoder_visibility(make_mask, *given, window=getattr(self, "sliding_window", None) or None)
+
+    def _takes_visibility(self) -> bool:
+        """True if all layers that get the mask are ours. Qwen's mixtures of experts get it, too, for their loss."""
+        attention = next((getattr(self, name) for name in _ATTENTION if hasattr(self, name)), None)
+        mixture = getattr(self, "mlp", None)
+        return isinstance(attention, FusedAttention) and (
+            isinstance(mixture, HubLayer) or not hasattr(mixture, "expert_bank")
+        )
 
 
 __getattr__ = made.counterparts("decoder", CausalDecoder)

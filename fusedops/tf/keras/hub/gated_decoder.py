@@ -24,7 +24,7 @@ of_mask = attrgetter(  # the arguments of `_compute_self_attention_mask`, in ord
 class GatedDecoder(CausalDecoder):
     needs = (
         *CausalDecoder.needs,
-        *("_self_attention_layernorm", "_self_attention_dropout", "_feedforward_layernorm"),
+        *("_self_attention_layer", "_self_attention_layernorm", "_self_attention_dropout", "_feedforward_layernorm"),
         *("_feedforward_gate_dense", "_feedforward_intermediate_dense", "_feedforward_output_dense", "activation"),
     )
     arguments = 6

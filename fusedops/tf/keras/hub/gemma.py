@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
 from fusedops.tf.keras.hub import saved
-from fusedops.tf.keras.hub.causal import decoder_visibility
+from fusedops.tf.keras.hub.causal import decoder_visibility, into_cache
 from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
@@ -68,9 +68,9 @@ class WindowedAttention(GroupedAttention):
     def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
         if not self.use_sliding_window_attention or mask is None:
             return mask
-        if isinstance(mask, Visibility):
+        if isinstance(mask, Visibility) and mask.causal:
             return replace(mask, window=self.sliding_window_size)
-        return self._mask_sliding_window(mask, cache_update_index=cache_update_index)
+        return self._mask_sliding_window(keras_mask(mask), cache_update_index=cache_update_index)
 
     def _scale(self) -> float:
         features = self.head_dim if self.query_head_dim_normalize else self.hidden_dim // self.num_query_heads
@@ -81,19 +81,24 @@ class WindowedAttention(GroupedAttention):
 class CachedGemmaAttention(WindowedAttention, gemma_attention.CachedGemmaAttention):
     needs = (
         *WindowedAttention.needs,
-        *("query_dense", "key_dense", "value_dense", "output_dense", "rope_layer", "num_key_value_heads"),
+        *("query_dense", "key_dense", "value_dense", "output_dense", "rope_layer", "_apply_rope"),
     )
     arguments = 5
 
     def fused_call(self, given: Any) -> Any:
-        x, mask, training = given.x, given.attention_mask, given.training
+        x, mask, cache, index = given.x, given.attention_mask, given.cache, given.cache_update_index
         if not isinstance(mask, Visibility):
-            return super().call(x, mask, given.cache, given.cache_update_index, training)
-        # Gemma's own order of features after the rotation is left out: it is the same for queries and keys, so their
-        # products do not change. Zeroing queries that see no key is left out, too: their probabilities are zero.
-        query, key = (self.rope_layer(dense(x)) for dense in (self.query_dense, self.key_dense))
-        attended = self._compute_attention(query, key, self.value_dense(x), mask, training=training)
-        return self.output_dense(attended)
+            return super().call(**vars(given))
+        # Gemma's own order of features after the rotation is the same for queries and keys, so that their products do
+        # not need it; a cache has it. Queries that see no key are not zeroed: their probabilities are zero.
+        rotated = self.rope_layer if cache is None else self._apply_rope
+        query, key = (rotated(dense(x), start_index=index) for dense in (self.query_dense, self.key_dense))
+        value = self.value_dense(x)
+        if cache is not None:
+            key, value, cache = into_cache(cache, index, key, value)
+        of_call = {"training": given.training, "cache_update_index": index}
+        y = self.output_dense(self._compute_attention(query, key, value, mask, **of_call))
+        return y if cache is None else (y, cache)
 
 
 class GatedBlock(HubLayer):
@@ -136,6 +141,6 @@ class GemmaDecoderBlock(GatedBlock, gemma_decoder_block.GemmaDecoderBlock):
 
     def _compute_attention_mask(self, x: tf.Tensor, padding_mask: Any, cache: Any, cache_update_index: Any) -> Any:
         make_mask = partial(super()._compute_attention_mask, x, padding_mask, cache, cache_update_index)
-        if cache is not None or type(self.attention) is not CachedGemmaAttention:
+        if type(self.attention) is not CachedGemmaAttention:
             return make_mask()
-        return decoder_visibility(make_mask, x, padding_mask)
+        return decoder_visibility(make_mask, x, padding_mask, None, cache, cache_update_index)

@@ -7,17 +7,18 @@ from typing import Any
 from keras_hub.src.models.phi3 import phi3_decoder
 
 from fusedops.tf.keras.hub import saved
+from fusedops.tf.keras.hub.decoder import CausalDecoder
 from fusedops.tf.keras.hub.gated import gated
-from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.residual import add_norm
 
 
 @saved
-class Phi3Decoder(HubLayer, phi3_decoder.Phi3Decoder):
+class Phi3Decoder(CausalDecoder, phi3_decoder.Phi3Decoder):
     needs = (
+        *CausalDecoder.needs,
         *("pre_attention_layernorm", "attention", "attention_dropout", "post_attention_layernorm"),
         *("feedforward_gate_dense", "feedforward_intermediate_dense", "feedforward_output_dense"),
-        *("feedforward_dropout", "activation", "_compute_self_attention_mask"),
+        *("feedforward_dropout", "activation"),
     )
     arguments = 5
 

@@ -7,8 +7,8 @@ from typing import Any
 from keras_hub.src.models.qwen3_5 import qwen3_5_decoder, qwen3_5_layers
 
 from fusedops.tf.keras.hub import saved
+from fusedops.tf.keras.hub.decoder import CausalDecoder
 from fusedops.tf.keras.hub.gated_decoder import feed_forward, of_mask
-from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
@@ -18,11 +18,11 @@ class Qwen3_5LayerNorm(FusedRMSNorm, qwen3_5_layers.Qwen3_5LayerNorm):
 
 
 @saved
-class Qwen3_5TransformerDecoder(HubLayer, qwen3_5_decoder.Qwen3_5TransformerDecoder):
+class Qwen3_5TransformerDecoder(CausalDecoder, qwen3_5_decoder.Qwen3_5TransformerDecoder):
     needs = (
+        *CausalDecoder.needs,
         *("layer_type", "_input_layernorm", "_self_attention_dropout", "_post_attention_layernorm"),
         *("_feedforward_gate_dense", "_feedforward_intermediate_dense", "_feedforward_output_dense", "activation"),
-        "_compute_self_attention_mask",
     )
     arguments = 7
 

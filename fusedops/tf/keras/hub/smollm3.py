@@ -11,6 +11,7 @@ from keras_hub.src.models.smollm3 import smollm3_layers
 import fusedops.tf as fo
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.attention import FusedAttention
+from fusedops.tf.keras.hub.causal import into_cache
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.mlp import GatedMLP
 
@@ -53,8 +54,7 @@ class SmolLM3Attention(FusedAttention, smollm3_layers.SmolLM3Attention):
         if self.use_rope:
             query, key = (rotary.rotated(x, 0 if index is None else index) for x in (query, key))
         if cache is not None:
-            key, value = (keras.ops.slice_update(cache[:, i], (0, index, 0, 0), x) for i, x in ((0, key), (1, value)))
-            cache = keras.ops.stack((key, value), axis=1)
+            key, value, cache = into_cache(cache, index, key, value)
         y = self.o_proj(self._compute_attention(query, key, value, attention_mask, cache_update_index=index))
         return y if cache is None else (y, cache)
 

@@ -11,6 +11,7 @@ from keras_hub.src.models.t5 import t5_layer_norm, t5_multi_head_attention, t5_t
 from fusedops.keras_layers.dropout import add
 from fusedops.keras_layers.layer import parameter
 from fusedops.tf.keras.hub import saved
+from fusedops.tf.keras.hub.causal import into_cache
 from fusedops.tf.keras.hub.gated import activated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
@@ -50,9 +51,7 @@ class T5MultiHeadAttention(HubLayer, t5_multi_head_attention.T5MultiHeadAttentio
         else:
             key, value = (self._heads(dense(others)) for dense in (self.key_projector, self.value_projector))
         if cache is not None and index is not None:
-            start = (0, index, 0, 0)
-            key, value = (keras.ops.slice_update(cache[:, i], start, new) for i, new in enumerate((key, value)))
-            cache = keras.ops.stack((key, value), axis=1)
+            key, value, cache = into_cache(cache, index, key, value)
         if bias is None:
             bias = self._bias(query, key, given.mask, index)
         dropout = {"dropout": self.dropout_layer.rate if given.training else 0.0, "dropout_layer": self.dropout_layer}
