@@ -338,6 +338,44 @@ def test_a_cache_needs_no_mask(keras, fk, hub, name, monkeypatch, random):
     np.testing.assert_array_equal(places, [[[0] * 2, [4] * 2], [[4] * 2, [7] * 2], [[7] * 2, [8] * 2]])
 
 
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_of_a_mixture(keras, fk, hub, name, monkeypatch, random):
+    """Results, the loss that balances experts, and gradients; only the chosen experts are computed."""
+    import tensorflow as tf
+
+    layer, x = decoder(name), tensor(random, 2, 8, HIDDEN)
+    upstream = tensor(random, 2, 8, HIDDEN)
+    padding = np.ones((2, 8), "int32")
+    padding[1, 5:] = 0
+
+    def results():
+        with tf.GradientTape() as tape:
+            y = layer(x, decoder_padding_mask=padding, training=True)
+            losses = [100 * loss for loss in layer.losses]  # their coefficients are small
+            total = tf.reduce_sum(y * upstream) + sum(losses)
+        found = tape.gradient(total, [weight.value for weight in layer.trainable_weights])
+        return values([y, *losses, *(gradient for gradient in found if gradient is not None)])
+
+    plain = results()
+    converted(fk, layer)
+    calls = recorded(monkeypatch, "experts")
+    assert_close(results(), plain)
+    assert [args[1].shape for args, _ in calls] == [(16, 2)]
+    assert len(layer.losses) == ("gpt_oss" not in name)
+
+
+def test_experts_with_another_activation(keras, fk, hub, monkeypatch, random, capsys):
+    """KerasHub's code computes them, in a block that is converted."""
+    layer, x = decoder("qwen3_moe.qwen3_moe_decoder.Qwen3MoeTransformerDecoder"), tensor(random, 2, 8, HIDDEN)
+    layer.mlp.expert_bank.activation = keras.activations.elu
+    plain = values([layer(x, training=True), *layer.losses])
+    fk.convert(layer)
+    assert "kept Qwen3MoeExperts 'experts': activation elu is not among" in capsys.readouterr().out
+    calls = recorded(monkeypatch, "experts")
+    assert_close(values([layer(x, training=True), *layer.losses]), plain)
+    assert not calls
+
+
 def check_layer(keras, fk, layer, *arguments, **options):
     """Results before and after differ by a few roundings."""
     plain = values(layer(*arguments, **options))

@@ -436,6 +436,7 @@ def test_layers_of_a_functional_model_are_loaded_by_a_process_without_them(keras
     from keras_hub.src.models.gemma3.gemma3_decoder_block import Gemma3DecoderBlock
     from keras_hub.src.models.gemma3.gemma3_layers import RMSNormalization
     from keras_hub.src.models.mistral.mistral_transformer_decoder import MistralTransformerDecoder
+    from keras_hub.src.models.mixtral.mixtral_decoder import MixtralSparseMoeBlock
     from keras_hub.src.models.phi3.phi3_decoder import Phi3Decoder
     from keras_hub.src.models.qwen3.qwen3_layernorm import Qwen3LayerNorm
     from keras_hub.src.models.qwen_moe.qwen_moe_decoder import QwenMoeMLP
@@ -453,6 +454,7 @@ def test_layers_of_a_functional_model_are_loaded_by_a_process_without_them(keras
         T5TransformerLayer(False, HIDDEN, 8, 48, 0.0, "gelu", 1e-6, 4, use_relative_attention_bias=True),
         hub.layers.TransformerEncoder(48, 4),
         QwenMoeMLP(48, HIDDEN),
+        MixtralSparseMoeBlock(HIDDEN, 16, num_experts=4),
         T5GemmaMLP(HIDDEN, 48, "gelu", 0.0),
         RMSNormalization(HIDDEN),
         Qwen3LayerNorm(),
@@ -465,7 +467,7 @@ def test_layers_of_a_functional_model_are_loaded_by_a_process_without_them(keras
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     kinds = {layer.name: f"{type(layer).__module__}.{type(layer).__name__}" for layer in model.layers}
-    assert sum(kind.startswith("fusedops.tf.keras.hub.") for kind in kinds.values()) == 10
+    assert sum(kind.startswith("fusedops.tf.keras.hub.") for kind in kinds.values()) == 11
     assert found["kinds"] == kinds
     assert set(found["names"]) == {keras.saving.get_registered_name(counterpart(kind)) for kind in classes(MODULES)}
     assert_each_close([np.array(found["y"], "float32")], values(model(np.ones((2, 6, HIDDEN)))), 400 * EPS, HIDDEN)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from keras_hub.src.models.qwen3_5 import qwen3_5_decoder, qwen3_5_layers
+from keras_hub.src.models.qwen3_5_moe import qwen3_5_moe_decoder
 
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.decoder import CausalDecoder
 from fusedops.tf.keras.hub.gated_decoder import feed_forward, of_mask
+from fusedops.tf.keras.hub.mixture import SparseBlock
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 
 
@@ -44,3 +46,11 @@ class Qwen3_5TransformerDecoder(CausalDecoder, qwen3_5_decoder.Qwen3_5Transforme
         if cache is None:
             return y
         return (y, *cache) if is_linear else (y, cache)
+
+
+@saved
+class Qwen3_5MoeSparseMoeBlock(SparseBlock, qwen3_5_moe_decoder.Qwen3_5MoeSparseMoeBlock):
+    router = "_router_gate"
+    shared = ("shared_expert", "_shared_expert_gate")
+    needs = (router, *shared, "expert_bank", "num_experts", "top_k")
+    balancing_loss = staticmethod(qwen3_5_moe_decoder.compute_load_balancing_loss)
