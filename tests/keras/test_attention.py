@@ -145,6 +145,15 @@ def test_as_keras(keras, fk, kernels, kind, case, random):
     assert given.get("window") == positions.get("window")
 
 
+def test_numbers_of_a_mask_are_truth_values(keras, fk, kind, random):
+    """As in Keras, which adds no mask to scores."""
+    layer, x = make(keras.layers, kind), tensor(random, BATCH, QUERIES)
+    mask = random.choice(np.array([0.0, 0.5, -1.0], "float32"), PAIRS)
+    expected = values(layer(x, x, attention_mask=mask))
+    converted(fk, layer)
+    np.testing.assert_allclose(values(layer(x, x, attention_mask=mask)), expected, atol=64 * EPS)
+
+
 def test_what_no_kernel_takes_is_kept(keras, fk, random, capsys):
     layers = {
         "attention_axes (1, 2) are not the first after the batch": ((3, 4), {"attention_axes": (1, 2)}),
