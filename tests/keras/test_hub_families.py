@@ -13,7 +13,7 @@ from tests.helpers.converting import converted
 from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment, interpreter
-from tests.keras.test_hub import MODELS, SHARING
+from tests.keras.test_hub import MODELS, SHARING, recorded
 
 VOCABULARY, LENGTH, HIDDEN = 32, 10, 32
 SAMPLES = 4096  # of sound
@@ -89,7 +89,8 @@ FAMILIES = {
     "gemma4": (
         "Gemma4Backbone",
         {**DECODER, "image_size": 16, "head_dim": 8, "sliding_window_size": 4, "sliding_window_pattern": 2}
-        | {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 1},
+        | {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 1, "enable_moe_block": True, "num_experts": 4}
+        | {"expert_intermediate_dim": 16, "num_experts_per_token": 2},
         2,
     ),
     "pali_gemma": ("PaliGemmaBackbone", {**DECODER, **POST_NORMS, **VISION, "head_dim": 8}, 2),
@@ -324,16 +325,25 @@ def test_a_rotation_of_others_is_called(fk, build, random):
         np.testing.assert_allclose(got, expected, atol=200 * EPS * max(1, np.abs(expected).max()))
 
 
-@pytest.mark.parametrize("build", ["gemma4"], indirect=True)
-def test_a_block_with_experts_is_skipped(fk, build, capsys):
-    fk.convert(build(enable_moe_block=True, num_experts=2, expert_intermediate_dim=16, num_experts_per_token=1))
-    assert "kept Gemma4TextDecoderBlock (2): it has experts beside its gate" in capsys.readouterr().out
+@pytest.mark.parametrize("are_converted", [True, False])
+def test_the_experts_of_a_gemma4_block(fk, hub, are_converted, monkeypatch, random):
+    block, x = gemma4_block(random, enable_moe_block=True, num_experts=4, expert_intermediate_dim=16)
+    for weight in block.moe_expert_bank.weights:  # zeros, and scales of one
+        weight.assign_add(random.normal(size=weight.shape) / 4)
+    expected = values(block(x)[0]) + gradients(block, x)
+    converted(fk, block)
+    if not are_converted:
+        fk.revert(block.moe_expert_bank)
+    calls = recorded(monkeypatch, "experts")
+    assert_each_close(values(block(x)[0]) + gradients(block, x), expected, rtol=400 * EPS, terms=2 * LENGTH)
+    assert [args[1].shape for args, _ in calls] == [(2 * LENGTH, 2)] * (2 * are_converted)
 
 
-def gemma4_block(random, layer_input=8):
+def gemma4_block(random, **options):
     from keras_hub.src.models.gemma4.gemma4_decoder_block import Gemma4TextDecoderBlock
 
-    block = Gemma4TextDecoderBlock(HIDDEN, 48, 8, 4, 2, hidden_size_per_layer_input=layer_input)
+    options = {"num_experts_per_token": 2, "hidden_size_per_layer_input": 8, **options}
+    block = Gemma4TextDecoderBlock(HIDDEN, 48, 8, 4, 2, **options)
     block.build((2, LENGTH, HIDDEN))
     return scattered(random, block), random.normal(size=(2, LENGTH, HIDDEN)).astype("float32")
 

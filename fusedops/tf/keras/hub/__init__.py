@@ -41,6 +41,7 @@ MODULES = {
     "keras_hub.src.models.gemma4.gemma4_decoder_block.Gemma4TextDecoderBlock": "gemma4",
     "keras_hub.src.models.gemma4.gemma4_layers.Gemma4VNorm": "gemma4",
     "keras_hub.src.models.gemma4.gemma4_layers.RMSNormalization": "gemma4",
+    "keras_hub.src.models.gemma4.gemma4_moe.Gemma4MoEBlock": "gemma4",
     "keras_hub.src.models.gpt_neo_x.gpt_neo_x_attention.GPTNeoXAttention": "gpt_neo_x",
     "keras_hub.src.models.gpt_oss.gpt_oss_attention.GptOssAttention": "gpt_oss",
     "keras_hub.src.models.gpt_oss.gpt_oss_decoder.GptOssExperts": "gpt_oss",

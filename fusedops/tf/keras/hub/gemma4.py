@@ -6,13 +6,16 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras_hub.src.models.gemma4 import gemma4_attention, gemma4_decoder_block, gemma4_layers
+from keras_hub.src.models.gemma4 import gemma4_attention, gemma4_decoder_block, gemma4_layers, gemma4_moe
 
 import fusedops.tf as fo
+from fusedops.functions.common import Activation
 from fusedops.tf.keras.hub import saved
+from fusedops.tf.keras.hub.experts import FusedExperts
 from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.gemma import GroupedAttention
 from fusedops.tf.keras.hub.layer import HubLayer
+from fusedops.tf.keras.hub.mixture import rows_of
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
 
@@ -36,6 +39,21 @@ class Gemma4TextAttention(GroupedAttention, gemma4_attention.Gemma4TextAttention
 
 
 @saved
+class Gemma4MoEBlock(FusedExperts, gemma4_moe.Gemma4MoEBlock):
+    needs = ("gate_proj", "up_proj", "down_proj", "per_expert_scale")
+
+    def weighted(self, x: tf.Tensor, index: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        scale = keras.ops.cast(keras.ops.take(self.per_expert_scale, index), weight.dtype)
+        return super().weighted(x, index, weight * scale)
+
+    def _activation(self) -> Activation:
+        return "gelu_tanh"
+
+    def _weights(self) -> tuple[Any, ...]:
+        return keras.ops.concatenate([self.gate_proj, self.up_proj], axis=-1), self.down_proj, None, None
+
+
+@saved
 class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlock):
     needs = (
         *("pre_attention_norm", "attention", "post_attention_norm", "dropout", "pre_ffw_norm", "gating_ffw"),
@@ -46,8 +64,6 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
 
     def why_not(self, inputs: Any = None) -> str | None:
         reason = super().why_not(inputs)
-        if reason is None and self.enable_moe_block:
-            return "it has experts beside its gate"
         if reason is None and self._is_quantized():
             return "it is quantized, and KerasHub's multiplies by the integers without their scales"
         return reason
@@ -71,6 +87,8 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
 
         normalized, residual = add_norm(self.pre_ffw_norm, attended, x)
         y = self.ffw_linear(gated_product(self.gating_ffw, self.gating_ffw_2, normalized, "gelu_tanh"))
+        if self.enable_moe_block:
+            y = self.post_ffw_norm_dense(y) + self._of_experts(residual)
         y = self.post_ffw_norm(y)
         if self.dropout:
             y = self.feedforward_dropout(y)
@@ -78,6 +96,16 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
         if self.hidden_size_per_layer_input > 0 and given.per_layer_input is not None:
             y = self._with_layer_input(y, given.per_layer_input)
         return (y * tf.cast(self.layer_scalar, y.dtype) if self.is_text_layer else y), cache
+
+    def _of_experts(self, x: tf.Tensor) -> tf.Tensor:
+        scores, bank = self.moe_router(x), self.moe_expert_bank  # [B · T, E], zero for the experts that are not chosen
+        rows = rows_of(self.pre_ffw_norm_moe(x))
+        if isinstance(bank, FusedExperts):
+            weight, index = keras.ops.top_k(scores, k=self.moe_router.num_experts_per_token)
+            y = bank.weighted(rows, index, weight)
+        else:
+            y = bank(rows, scores)
+        return self.post_ffw_norm_moe_path(keras.ops.reshape(y, keras.ops.shape(x)))
 
     def _with_layer_input(self, x: tf.Tensor, per_layer_input: tf.Tensor) -> tf.Tensor:
         gate = self.per_layer_input_gate(x)
