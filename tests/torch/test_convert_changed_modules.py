@@ -290,7 +290,7 @@ def test_calls_that_an_operator_refuses_run_the_original_code(torch_backend, tra
     with pytest.raises(RuntimeError, match="weight must have 7 columns"):
         dense.activated(nn.GELU(), linear, x[..., :7])
 
-    heads = torch.randn(1, 2, 3, 264, device=device)  # more features than the kernel supports
+    heads = torch.randn(1, 2, 3, 584, device=device)  # more features than the kernel supports
     module = types.SimpleNamespace(is_causal=False)
     for dropout in (0.0, 0.5):  # the refused operator has drawn no random numbers
         torch.manual_seed(1)
