@@ -250,17 +250,23 @@ def layers(results: Results) -> str:
 
 
 def several_gpus(results: Results) -> str:
-    """Steps on several GPUs beside every baseline."""
-    lines = []
-    for run in _of_gpu(results, "torch"):
-        for row in rows_of(run, DISTRIBUTED):
-            for name, implementation in row["implementations"].items():
-                time = seconds(implementation)
-                ratio = _ratio(times_of(row, OURS, name)) if time else ""
-                lines.append([row["variant"], name, time_text(time) if time else "error", ratio])
-    if not lines:
-        return "The notes have the figures of single runs."
-    return f"{_gpu(results)}:\n\n{table(['step', 'implementation', 'time', '× fusedops'], lines)}"
+    """Steps on several GPUs beside every baseline, from the runs on any GPU."""
+    tables = []
+    for runs in results.machines.values():
+        rows = [row for run in runs for row in rows_of(run, DISTRIBUTED)]
+        names = list(dict.fromkeys(name for row in rows for name in row["implementations"]))
+        lines = [[row["variant"], *(_time_and_ratio(row, name) for name in names)] for row in rows]
+        if rows:
+            title = f"{environment(runs)['gpu']}; in parentheses, multiples of the time of fusedops:"
+            tables.append(f"{title}\n\n{table(['step', *names], lines)}")
+    return "\n\n".join(tables) or "The notes have the figures of single runs."
+
+
+def _time_and_ratio(row: Row, name: str) -> str:
+    if name not in row["implementations"]:
+        return ""
+    time = seconds(row["implementations"][name])
+    return f"{time_text(time)} ({_ratio(times_of(row, OURS, name))})" if time else "error"
 
 
 def families(results: Results) -> str:
@@ -284,7 +290,7 @@ def _machine(results: Results, name: str, runs: Sequence[Run]) -> str:
         f"by more than 2 % in {len({row['key'] for _, row, *_ in slower(run)})}."
         for run in runs
     ]
-    return "\n\n".join([f"### {heading(name, runs)}", facts(runs), *counts, *charts])
+    return "\n\n".join([f"### {heading(name, runs)}", "\n".join([facts(runs), *counts]), *charts])
 
 
 def _entries(count: int) -> str:

@@ -69,8 +69,8 @@ def facts(runs: Sequence[Run]) -> str:
         words.append(f"**Other work ran on this machine** (load {load:g}): times may be longer and spread wider")
     if any(run.get("quick") for run in runs):
         words.append("**A quick run**: few rounds, rough figures")
-    notes = "".join(f"\n- {note}" for run in runs for note in run["notes"])
-    return ".\n".join(words) + "." + (f"\n{notes}" if notes else "")
+    words += [note for run in runs for note in run["notes"]]
+    return ".\n".join(words) + "."
 
 
 def environment(runs: Sequence[Run]) -> Mapping[str, Any]:
