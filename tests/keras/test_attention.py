@@ -197,7 +197,7 @@ def test_before_keras_3_15(keras, fk, kernels, monkeypatch, random):
 
     monkeypatch.setattr(keras.layers.MultiHeadAttention, "_compute_attention", of_old)
     x = tensor(random, BATCH, QUERIES)
-    fk.MultiHeadAttention(2, 8, value_dim=257)(x, x, attention_mask=keep(random, BATCH, QUERIES, QUERIES))
+    fk.MultiHeadAttention(2, 8, value_dim=577)(x, x, attention_mask=keep(random, BATCH, QUERIES, QUERIES))
     assert len(given) == 1 and not kernels
     layer = fk.MultiHeadAttention(2, 8)
     layer(x, x)
