@@ -123,13 +123,13 @@ struct GatedValue {
 // The compiler drops what the caller does not read. A clamp passes NaN, and has slope 1 at the limit, as torch.clamp.
 template <class Activation, class A>
 FUSEDOPS_HD GatedValue<A> gated_value(const ExpertGate& options, A gate, A up) {
-  const A limit = A(options.limit), alpha = A(options.alpha);
+  const A limit = A(options.limit), alpha = A(options.alpha), inverse = A(1) / alpha;  // one division for all elements
   const bool has_limit = limit > 0;
   const bool cuts_gate = has_limit && gate > limit, cuts_up = has_limit && (up > limit || up < -limit);
   if (cuts_gate) gate = limit;
   if (cuts_up) up = up > 0 ? limit : -limit;
   const Activated<A> act = Activation::at(alpha * gate);
-  const A factor = up + A(options.shift), value = act.value / alpha;
+  const A factor = up + A(options.shift), value = act.value * inverse;
   return {value * factor, cuts_gate ? A(0) : activations::apply_slope<Activation>(factor, act.slope),
           cuts_up ? A(0) : value};
 }
