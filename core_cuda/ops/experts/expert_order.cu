@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_slots_kernel(const Exper
   };
 
   int lesser = 0, equal = 0;
-#pragma unroll 8
+#pragma unroll 16
   for (int64_t slot = first + lane; slot < end; slot += 32) {
     const int found = expert_of(slot);
     lesser += found < expert;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_slots_kernel(const Exper
   int row = offset + __reduce_add_sync(kAll, lane < warp ? equal_of[lane] : 0);
   if (threadIdx.x == 0) order.offsets[expert] = offset;
 
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t chunk = first; chunk < end; chunk += 32) {
     const int64_t slot = chunk + lane;
     const bool is_equal = slot < end && expert_of(slot) == expert;
@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_slots_kernel(const Exper
       const int at = row + __popc(mask & ((1u << lane) - 1));
       order.order[at] = int(slot);
       order.tokens[at] = int(per_token.divide(slot).quotient);
+      order.rows[slot] = at;
     }
     row += __popc(mask);
   }

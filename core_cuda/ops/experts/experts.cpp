@@ -161,7 +161,8 @@ class Experts {
              .shift = call.attributes[at.shift],
              .size = width_ / 2};
     const auto integers = [&](int64_t count) { return static_cast<int32_t*>(memory_.take(count * sizeof(int32_t))); };
-    offsets_ = integers(experts_ + 1), order_ = integers(slots_), tokens_ = integers(slots_);
+    offsets_ = integers(experts_ + 1), order_ = integers(slots_), tokens_ = integers(slots_),
+    slot_rows_ = integers(slots_);
     if (call.context.cuda) tiles_ = memory_.take(groups_workspace(groups()));
   }
 
@@ -188,7 +189,7 @@ class Experts {
     if (slots_ > std::numeric_limits<int32_t>::max())
       return Status::error("fusedops.", call_.op.name, ": index must have less than 2147483648 elements; got ",
                            std::to_string(slots_));
-    FUSEDOPS_TRY(run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_}));
+    FUSEDOPS_TRY(run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_, slot_rows_}));
     return call_.context.cuda ? list_tiles_cuda(groups(), call_.context) : Status();
   }
 
@@ -215,7 +216,7 @@ class Experts {
   int64_t slots_, experts_, per_token_, width_, out_;  // width_: 2F
   ExpertIndex index_;
   ExpertGate gate_;
-  int32_t *offsets_, *order_, *tokens_;
+  int32_t *offsets_, *order_, *tokens_, *slot_rows_;
   void* tiles_ = nullptr;
 };
 
@@ -239,9 +240,8 @@ class Forward : Experts {
                                         .x = {h_, width_ / 2},
                                         .b = Matmul::Matrix::of(down_, transpose_),
                                         .bias = down_bias_,
-                                        .y = results_,
-                                        .y_rows = order_}));
-    return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, out_, results_, weight_,
+                                        .y = results_}));
+    return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, out_, results_, slot_rows_, weight_,
                                call_.outputs[output_of(kExperts, "y")].data});
   }
 
@@ -262,7 +262,7 @@ class Backward : Experts {
     dh_ = take(slots_, width_ / 2);
     if (needs_dz_) dz_ = take(slots_, width_);
     if (kDdown.is_needed(call)) weighted_h_ = take(slots_, width_ / 2);
-    if (kDx.is_needed(call)) dx_slots_ = take(slots_, rows_.size);
+    if (kDx.is_needed(call)) dx_rows_ = take(slots_, rows_.size);
   }
 
   using Experts::workspace;
@@ -318,10 +318,9 @@ class Backward : Experts {
                                         .k = width_,
                                         .x = {dz_, width_},
                                         .b = Matmul::Matrix::of(gate_up_, transpose_).turned(),
-                                        .y = dx_slots_,
-                                        .y_rows = order_}));
-    return run_step(
-        ExpertsSum{x_.dtype, index_, rows_.count, per_token_, rows_.size, dx_slots_, Parameter(), kDx.data(call_)});
+                                        .y = dx_rows_}));
+    return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, rows_.size, dx_rows_, slot_rows_, Parameter(),
+                               kDx.data(call_)});
   }
 
   // The gradient of weights [E, out, in], or [E, in, out].
@@ -337,7 +336,7 @@ class Backward : Experts {
 
   const View& dy_;
   bool has_z_, needs_dz_;
-  void *z_, *dh_, *dz_ = nullptr, *weighted_h_ = nullptr, *dx_slots_ = nullptr;
+  void *z_, *dh_, *dz_ = nullptr, *weighted_h_ = nullptr, *dx_rows_ = nullptr;
 };
 
 }  // namespace

@@ -17,14 +17,14 @@ using Values = compute_t<T>[kPackSize<T>];
 // A pack of a row of `size` elements, from element i on, with zeros past the end.
 template <bool kAligned, class T>
 __device__ void load_values(const T* row, int64_t i, int64_t size, Values<T>& values) {
-  const Pack<T> pack = load_pack<kAligned>(row + i, size - i);
+  const Pack<T> pack = load_row_pack<kAligned>(row + i, size - i);
 #pragma unroll
   for (int j = 0; j < kPackSize<T>; ++j) values[j] = element(pack, j);
 }
 
 template <bool kAligned, class T>
 __device__ void store_values(const Values<T>& values, T* row, int64_t i, int64_t size) {
-  store_pack<kAligned>(rounded<T>(values), row + i, size - i);
+  store_row_pack<kAligned>(rounded<T>(values), row + i, size - i);
 }
 
 // The gates and ups of a row of z, from element i of each on; and their gradients, at the same places.
@@ -97,15 +97,15 @@ __global__ void __launch_bounds__(kThreads)
   const auto [token, pack] = packs.divide(thread);
   const int64_t i = pack * kPackSize<T>;
   Values<T> sums = {};
-#pragma unroll 4
+#pragma unroll 8
   for (int64_t k = 0; k < step.per_token; ++k) {
     const int64_t slot = token * step.per_token + k;
-    if (step.index.expert(slot) < 0) continue;
+    const bool has_expert = step.index.expert(slot) >= 0;  // without a branch, so that the loads of all k overlap
     Values<T> values;
-    load_values<kAligned>(static_cast<const T*>(step.from_slots) + slot * step.size, i, step.size, values);
+    load_values<kAligned>(static_cast<const T*>(step.from) + step.rows[slot] * step.size, i, step.size, values);
     const compute_t<T> weight = step.weight.data ? step.weight.get<T>(slot) : compute_t<T>(1);
 #pragma unroll
-    for (int j = 0; j < kPackSize<T>; ++j) sums[j] += weight * values[j];
+    for (int j = 0; j < kPackSize<T>; ++j) sums[j] = has_expert ? sums[j] + weight * values[j] : sums[j];
   }
   store_values<kAligned>(sums, static_cast<T*>(step.y) + token * step.size, i, step.size);
 }
@@ -244,7 +244,7 @@ Status run_cuda(const ExpertsUp& step, const Context& context) {
 }
 
 Status run_cuda(const ExpertsSum& step, const Context& context) {
-  return cuda::dispatch_rows(step.dtype, step.size, {step.from_slots, step.y}, [&](auto tag, auto aligned) {
+  return cuda::dispatch_rows(step.dtype, step.size, {step.from, step.y}, [&](auto tag, auto aligned) {
     using T = typename decltype(tag)::type;
     return cuda::launch_packs<T>(context, cuda::sum_slots_kernel<T, aligned>, step, step.tokens, step.size);
   });

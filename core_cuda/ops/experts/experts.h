@@ -91,13 +91,13 @@ struct ExpertIndex {
   }
 };
 
-// A stable counting sort: order[r] is the slot of sorted row r, tokens[r] = order[r] / per_token. Slots without an
-// expert follow the last offset, in order.
+// A stable counting sort: order[r] is the slot of sorted row r, rows[order[r]] = r, and tokens[r] = order[r] /
+// per_token. Slots without an expert follow the last offset, in order.
 struct ExpertOrder {
   ExpertIndex index;
   int64_t per_token;  // K
   int32_t* offsets;   // [experts + 1]
-  int32_t *order, *tokens;
+  int32_t *order, *tokens, *rows;
 };
 
 Status run_cpu(const ExpertOrder& step, const Context& context);
@@ -146,14 +146,15 @@ struct ExpertsUp {
 Status run_cpu(const ExpertsUp& step, const Context& context);
 FUSEDOPS_CUDA_KERNEL Status run_cuda(const ExpertsUp& step, const Context& context);
 
-// y[t] = sum over k, in order, of weight[t, k] * from_slots[t, k]; the slots without an expert are left out.
+// y[t] = sum over k, in order, of weight[t, k] * from[rows[t, k]]; the slots without an expert are left out.
 struct ExpertsSum {
   DType dtype;
   ExpertIndex index;
   int64_t tokens, per_token, size;
-  const void* from_slots;  // [slots, size]
-  Parameter weight;        // [slots]; null: 1
-  void* y;                 // [tokens, size]
+  const void* from;     // [slots, size], sorted
+  const int32_t* rows;  // [slots]
+  Parameter weight;     // [slots]; null: 1
+  void* y;              // [tokens, size]
 };
 
 Status run_cpu(const ExpertsSum& step, const Context& context);

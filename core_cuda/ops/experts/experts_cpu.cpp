@@ -158,14 +158,14 @@ void bias_gradient(const ExpertsBiasGradient& step, const Context& context) {
 template <class T>
 void sum_slots(const ExpertsSum& step, const Context& context) {
   using A = compute_t<T>;
-  const auto* const from = static_cast<const T*>(step.from_slots);
+  const auto* const from = static_cast<const T*>(step.from);
   cpu::for_row_blocks(context, step.tokens, step.size, kSumCost * (step.per_token + 1),
                       [&](int64_t token, int64_t begin, int64_t n) {
                         A sums[kBlock] = {}, buffer[kBlock];
                         for (int64_t slot = token * step.per_token; slot < (token + 1) * step.per_token; ++slot) {
                           if (step.index.expert(slot) < 0) continue;
                           const A weight = step.weight.data ? step.weight.template get<T>(slot) : A(1);
-                          const A* const values = cpu::widened(from + slot * step.size + begin, buffer, n);
+                          const A* const values = cpu::widened(from + step.rows[slot] * step.size + begin, buffer, n);
                           for (int64_t i = 0; i < n; ++i) sums[i] += weight * values[i];
                         }
                         store(sums, static_cast<T*>(step.y) + token * step.size + begin, n);
@@ -190,6 +190,7 @@ Status run_cpu(const ExpertOrder& step, const Context&) {
     const int32_t expert = index.expert(slot), row = next[expert < 0 ? index.experts : expert]++;
     step.order[row] = static_cast<int32_t>(slot);
     step.tokens[row] = static_cast<int32_t>(slot / step.per_token);
+    step.rows[slot] = row;
   }
   return {};
 }
