@@ -168,8 +168,8 @@ ATTENTIONS = [
 ]
 
 GROUPED = [
-    (Grouped(HALF, 0, 8, 1000, 256, 72), "sm90 grouped tiles 128x256", "sm80 grouped tiles 64x64"),
-    (Grouped("float16", 1, 8, 1001, 256, 72), "sm90 grouped tiles 128x256", "sm80 grouped tiles 64x64"),
+    (Grouped(HALF, 0, 8, 1000, 256, 72), "sm90 grouped tiles", "sm80 grouped tiles 64x64"),
+    (Grouped("float16", 1, 8, 1001, 256, 72), "sm90 grouped tiles", "sm80 grouped tiles 64x64"),
     (Grouped(HALF, 0, 0, 1000, 256, 72), *2 * ("sm80 grouped tiles 64x64",)),
     (Grouped(HALF, 0, 8, 1000, 256, 72, offset=1), *2 * ("sm80 grouped tiles 64x64 through registers",)),
     (Grouped(HALF, 1, 8, 1000, 256, 70), *2 * ("sm80 grouped tiles 64x64 through registers",)),

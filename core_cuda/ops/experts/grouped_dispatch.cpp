@@ -14,7 +14,7 @@ constexpr GroupedEntry kGroupedProducts[] = {
   {K::none, "no kernel",
    [](P p, G) { return p.m == 0 || p.n == 0; },
    "the result is empty"},
-  {K::sm90, "sm90 grouped tiles 128x256",
+  {K::sm90, "sm90 grouped tiles",
    [](P p, G gpu) {
      return gpu.has_sm90_kernels && size_of(p.dtype) == 2 && p.batch > 0 && p.k > 0 && can_tma_load_and_store(p);
    },

@@ -3,10 +3,16 @@
 namespace fusedops::cuda {
 namespace {
 
+template <class T, bool kInterleaved>
+Status launch_with(const ExpertsUp& step, const GroupTiles& tiles, const Context& context) {
+  const auto store = [&](auto columns) { return StoreGate<T, columns, kInterleaved>(step); };
+  return launch_grouped_sm90<T>(step.product, store, tiles, context);
+}
+
 template <class T>
 Status run(const ExpertsUp& step, const GroupTiles& tiles, const Context& context) {
-  return step.gate.interleaved ? launch_grouped_sm90<T>(step.product, StoreGate<T, true>(step), tiles, context)
-                               : launch_grouped_sm90<T>(step.product, StoreGate<T, false>(step), tiles, context);
+  return step.gate.interleaved ? launch_with<T, true>(step, tiles, context)
+                               : launch_with<T, false>(step, tiles, context);
 }
 
 }  // namespace

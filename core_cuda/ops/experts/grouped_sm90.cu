@@ -5,7 +5,8 @@ namespace {
 
 template <class T>
 Status run(const GroupedMatmul& product, const GroupTiles& tiles, const Context& context) {
-  return launch_grouped_sm90<T>(product, StoreGroupRows<T>(product), tiles, context);
+  const auto store = [&](auto columns) { return StoreGroupRows<T, columns>(product); };
+  return launch_grouped_sm90<T>(product, store, tiles, context);
 }
 
 }  // namespace

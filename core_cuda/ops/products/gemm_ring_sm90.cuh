@@ -54,11 +54,16 @@ __forceinline__ __device__ void release_stage(typename S::Shared& shared, int st
   }
 }
 
+struct NothingOnFull {
+  __device__ void operator()(int) const {}
+};
+
 // Accumulates the k-tiles of a work tile for a warpgroup whose rows begin at `row`. Calls on_issue() between issue and
-// completion of the last product.
-template <class S, class OnIssue>
+// completion of the last product, and on_full(i) when k-tile i is in shared memory.
+template <class S, class OnIssue, class OnFull = NothingOnFull>
 __forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typename S::State& state, int k_tiles,
-                                              int row, typename S::Sums& sums, OnIssue&& on_issue) {
+                                              int row, typename S::Sums& sums, OnIssue&& on_issue,
+                                              OnFull&& on_full = OnFull()) {
   const auto first_a = sm90::line_operand<S::kRowsAlongK, S::kRows, S::kDepth>(shared.a[0], row);
   const auto first_b = sm90::line_operand<S::kAlongK, S::kColumns, S::kDepth>(shared.b[0]);
   int last = 0;
@@ -67,6 +72,7 @@ __forceinline__ __device__ void multiply_tile(typename S::Shared& shared, typena
 #pragma unroll 1
   for (int i = 0; i < k_tiles; ++i) {
     shared.ring.wait(state);
+    on_full(i);
     const auto a = first_a + state.stage * sm90::line_offset<S::kDepth>(S::kRows);
     const auto b = first_b + state.stage * sm90::line_offset<S::kDepth>(S::kColumns);
     cute::warpgroup_arrive();

@@ -14,11 +14,11 @@ namespace fusedops::cuda {
 // Ping-pong: each has its own tile of 128 rows, and one runs its epilogue while the other multiplies.
 enum class Schedule { cooperative, ping_pong };
 
-// A tile has 128 rows. kIsPaired: a cluster of two blocks has adjacent rows of tiles and multicasts the tile of b.
-// kWeights: number of matrices b that share the columns of a tile evenly.
-template <int kColumns_, Schedule kSchedule_, bool kIsPaired_, int kWeights_ = 1>
+// kIsPaired: a cluster of two blocks has two adjacent tiles, in rows unless a kernel says otherwise, and multicasts the
+// operand that both read. kWeights: number of matrices b that share the columns of a tile evenly.
+template <int kColumns_, Schedule kSchedule_, bool kIsPaired_, int kWeights_ = 1, int kRows_ = 128>
 struct TileShape {
-  static constexpr int kRows = 128, kColumns = kColumns_, kWeights = kWeights_;
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kWeights = kWeights_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kIsPaired = kIsPaired_;
 };
@@ -89,7 +89,7 @@ struct Gemm {
   static constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
 
   // A consumer warpgroup has 64 rows, or twice 64. Accumulators of a thread: see Fragment in wgmma.cuh.
-  static constexpr int kProducts = kIsPingPong ? 2 : 1;
+  static constexpr int kProducts = kRows / 64 / (kIsPingPong ? 1 : kConsumers);
   using Sums = float[kProducts][kColumns / 2];
 
   // As many stages as fit into shared memory beside the epilogue's memory.
