@@ -114,11 +114,7 @@ PRODUCTS = [
     (Product(HALF, 200, 264, 65536), "split-K", "split-K"),
     (Product(HALF, 264, 200, 1024, batch=9, result=SPLIT_PART), "sm90 tiles 128x128", "sm80 tiles 64x64"),
     (Product(HALF, 4096, 4096, 4096, result=SUMS), "sm90 large tiles 128x256", "sm80 tiles 64x64"),
-    (
-        Product(HALF, 32000, 4096, 2048, 1, 0, result=HALVES),
-        "sm90 ping-pong halves 128x128",
-        "blocks of halves",
-    ),
+    (Product(HALF, 32000, 4096, 2048, 1, 0, result=HALVES), "sm90 halves 128x256", "blocks of halves"),
     (Product(HALF, 64, 4096, 2048, 1, 0, result=HALVES), "blocks of halves", "blocks of halves"),
     (Product(HALF, 512, 512, 512, batch=8), "sm90 large tiles 128x256", "sm80 tiles 128x128"),
     (Product(HALF, 50257, 72, 1001, 1, pad=7), "parts by TMA", "sm80 tiles 128x128"),

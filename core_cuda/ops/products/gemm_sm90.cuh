@@ -5,7 +5,9 @@
 // An epilogue has kStagedBytes, the shared memory of each warp for its stores, and
 // operator()(sums, work tile, staged): `sums` are S::Sums of the warpgroup, `staged` is the memory of the warp. Rows
 // and columns may lie outside of c. Three functions are optional: prepare(product), on the host, makes TMA descriptors
-// of c; one thread calls prefetch_descriptors() at the start, and prefetch(tile) for each work tile of its block.
+// of c; one thread calls prefetch_descriptors() at the start, and prefetch(tile) for each work tile of its block. An
+// epilogue with a type Loads, of registers, has load(tile, loads), which runs during the last products of the work
+// tile, and its operator() gets the loads in place of `staged`.
 #pragma once
 
 #include "core/cuda/launch.cuh"
@@ -23,6 +25,13 @@ struct GemmCall {
   int k;
   bool has_matrices_a, has_matrices_b;
 };
+
+// The Loads of an epilogue that has them.
+template <class Epilogue>
+struct EarlyLoads {};
+template <class Epilogue>
+  requires requires { typename Epilogue::Loads; }
+struct EarlyLoads<Epilogue> : Epilogue::Loads {};
 
 // The block's work tile, from the scheduler's work tile of its cluster.
 template <class S>
@@ -44,15 +53,17 @@ __forceinline__ __device__ void produce(const Call& call, typename S::Shared& sh
   cudaTriggerProgrammaticLaunchCompletion();
 }
 
-template <class S, class Call>
-__forceinline__ __device__ void consume(const Call& call, typename S::Shared& shared, int first, int stride,
-                                        int group) {
+template <class S, int kWeights, class Epilogue>
+__forceinline__ __device__ void consume(const GemmCall<kWeights, Epilogue>& call, typename S::Shared& shared, int first,
+                                        int stride, int group) {
   using cutlass::arch::NamedBarrier;
+  constexpr bool kLoadsEarly = requires { typename Epilogue::Loads; };
   const int k_tiles = (call.k + S::kDepth - 1) / S::kDepth, warp = threadIdx.x / 32;
   const int row = S::kIsPingPong ? 0 : group * (S::kRows / S::kConsumers);
   char* const staged = shared.staged + warp * S::kStagedBytes;
   typename S::State state;
   typename S::Sums sums;
+  [[maybe_unused]] EarlyLoads<Epilogue> loads;
   if (S::kIsPingPong && group == 1) {
     state += k_tiles;
     NamedBarrier::arrive(S::kConsumerThreads, 0u);
@@ -66,10 +77,14 @@ __forceinline__ __device__ void consume(const Call& call, typename S::Shared& sh
       if (S::kIsPingPong && work + stride < call.scheduler.count())
         NamedBarrier::arrive(S::kConsumerThreads, uint32_t(1 - group));
       tile = work_tile<S>(call.scheduler, work);
+      tile.row += row;
+      if constexpr (kLoadsEarly) call.epilogue.load(tile, loads);
     });
     if (S::kIsPingPong) state += k_tiles;
-    tile.row += row;
-    call.epilogue(sums, tile, staged);
+    if constexpr (kLoadsEarly)
+      call.epilogue(sums, tile, loads);
+    else
+      call.epilogue(sums, tile, staged);
   }
   if (S::kStagedBytes > 0) cute::tma_store_wait<0>();
 }

@@ -76,9 +76,9 @@ struct Matmul {
   // Makes c the sums in the compute type, without an epilogue. `add`: they are added to c.
   Matmul& to_sums(bool add);
 
-  // Makes c the upper halves of float32 sums, whose lower halves are in `low`, laid out as c. A bf16 product over
-  // several chunks of k is then summed exactly, with 16 bits per element besides c. `add`: adds to the sums. `round`:
-  // stores the rounded sums in c, and no halves.
+  // Makes c one half of float32 sums, and `low`, laid out as c, the other. A bf16 product over several chunks of k is
+  // then summed exactly, with 16 bits per element besides c. The kernel decides which half is where, and does not
+  // depend on k. `add`: adds to the sums. `round`: stores the rounded sums in c, and no halves.
   Matmul& to_halves(void* low, bool add, bool round);
 
   // Rows of c that a kernel without an epilogue for halves computes at a time, in a workspace.

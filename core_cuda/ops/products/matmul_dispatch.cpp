@@ -52,7 +52,7 @@ constexpr ProductEntry kProducts[] = {
    "k is 0"},
 
   // float32 sums in halves: Matmul::to_halves.
-  {K::sm90_halves, "sm90 ping-pong halves 128x128",
+  {K::sm90_halves, "sm90 halves 128x256",
    [](P p, G gpu) {
      return p.product.low && gpu.has_sm90_kernels && can_tma_load_and_store(p.product) && !is_small(p.product) &&
             p.product.a.transposed && !p.product.b.transposed && is_16_byte_aligned(p.product.low);

@@ -1,129 +1,132 @@
 // bf16 products on compute capability 9.x that are added to float32 sums in halves (Matmul::to_halves). Limit: the
-// tensor cores, or memory bandwidth: the epilogue reads and writes 8 bytes per element, as much as a k of about 800
-// takes to multiply.
+// tensor cores, which idle during the epilogue, a fifth of the time for a k of 2048. The epilogue reads and writes 8
+// bytes per element. With tiles of 128 columns one warpgroup could multiply meanwhile, but operands that are transposed
+// in shared memory then take a fifth longer.
+//
+// c has the first half of the sums of each warp, and `low` the second. A lane's sums are 16-byte words, adjacent to
+// those of the other lanes, in the warp's rows of the tile. Only the last product, which stores rounded rows, shuffles.
 #include "core/cuda/tensor_core.cuh"
 #include "ops/products/direct_epilogue_sm90.cuh"
-#include "ops/products/gemm_store_sm90.cuh"
 
 namespace fusedops::cuda {
 namespace {
 
-// Two adjacent sums and their halves: word 0 has the first element in its lower 16 bits.
-struct PairOfHalves {
-  uint32_t upper, lower;
-
-  static __device__ PairOfHalves of(float first, float second) {
-    const uint32_t a = __float_as_uint(first), b = __float_as_uint(second);
-    return {__byte_perm(a, b, 0x7632), __byte_perm(a, b, 0x5410)};
-  }
-  __device__ float first() const { return __uint_as_float(__byte_perm(lower, upper, 0x5410)); }
-  __device__ float second() const { return __uint_as_float(__byte_perm(lower, upper, 0x7632)); }
-};
-
 struct StoreHalves {
+  using Tiles = LargeTiles;
+  using Sums = float[1][Tiles::kColumns / 2];  // of a thread: 4 of each 8 columns
   static constexpr int kStagedBytes = 0;
+  static constexpr int kRows = 16;  // of a warp; each has one word of every lane
+  static_assert(Tiles::kColumns == 32 * 8);
 
-  CUtensorMap upper_map, lower_map;  // for the prefetch
-  uint16_t *upper, *lower;
+  struct Loads {
+    float4 words[kRows];
+  };
+
+  uint16_t *c, *low;
   int64_t stride;
   int rows, columns;
   bool adds, rounds;
 
   Status prepare(const Matmul& product) {
-    upper = static_cast<uint16_t*>(product.c);
-    lower = static_cast<uint16_t*>(product.low);
+    c = static_cast<uint16_t*>(product.c);
+    low = static_cast<uint16_t*>(product.low);
     stride = product.c_stride;
     rows = int(product.m), columns = int(product.n);
     adds = product.adds, rounds = product.rounds;
-    FUSEDOPS_TRY(PanelStores<bf16>::describe(product, product.c, &upper_map));
-    return PanelStores<bf16>::describe(product, product.low, &lower_map);
+    return {};
   }
 
-  // Prefetches the halves of a tile into L2 during the last products.
-  __forceinline__ __device__ void prefetch(const WorkTile& tile) const {
-    using Panel = PanelStores<bf16>;
-    if (!adds) return;
-#pragma unroll 1
-    for (int row = 0; row < PingPongTiles::kRows; row += Panel::kRows)
-#pragma unroll 1
-      for (int column = 0; column < PingPongTiles::kColumns; column += Panel::kColumns) {
-        cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&upper_map, tile.column + column, tile.row + row, tile.matrix);
-        cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&lower_map, tile.column + column, tile.row + row, tile.matrix);
-      }
+  // Loads the first half.
+  __forceinline__ __device__ void load(const WorkTile& tile, Loads& loads) const {
+    if (adds && is_whole(tile)) load_half(c + word_of_lane(tile), loads);
   }
 
-  // Each lane of a quad loads and stores 8 adjacent elements of each 32.
-  __forceinline__ __device__ void operator()(const SumPlace::Sums& sums, const WorkTile& tile, char*) const {
-    const int first_column = tile.column + int(threadIdx.x % 4) * 8;
-#pragma unroll 1
-    for (int i = 0; i < SumPlace::kRows; ++i) {
-      const int row = tile.row + SumPlace::first_row() + SumPlace::row(i);
-      const int64_t first = int64_t(row) * stride + first_column;
-      const auto exists = [&](int group) { return row < rows && first_column + group * 8 < columns; };
-      uint4 uppers[kQuadGroups] = {}, lowers[kQuadGroups] = {};
-      if (adds) {
+  __forceinline__ __device__ void operator()(Sums& sums, const WorkTile& tile, Loads& loads) const {
+    if (!is_whole(tile)) return store_part(sums, tile);
+    const int64_t at = word_of_lane(tile);
+    if (adds) {
+      add_half<0>(loads, sums);
+      load_half(low + at, loads);
+    }
+    if (!rounds) store_half<0>(sums, c + at);
+    if (adds) add_half<1>(loads, sums);
+    if (!rounds) return store_half<1>(sums, low + at);
+    __syncwarp();  // all lanes have read the sums that the rounded rows replace
+    const int lane = threadIdx.x % 32;
+    uint16_t* const to = c + int64_t(warp_row(tile) + lane / 4) * stride + tile.column + lane % 4 * 8;
 #pragma unroll
-        for (int group = 0; group < SumPlace::kGroups; group += 4) {
-          if (!exists(group)) continue;
-          uppers[group / 4] = *reinterpret_cast<const uint4*>(upper + first + group * 8);
-          lowers[group / 4] = *reinterpret_cast<const uint4*>(lower + first + group * 8);
-        }
-      }
-      SumPlace::Row of_row;
-      SumPlace::copy_row(sums, i, of_row);
+    for (int group = 0; group < Tiles::kColumns / 8; group += 4)
 #pragma unroll
-      for (int group = 0; group < SumPlace::kGroups; group += 4) {
+      for (int below = 0; below < 2; ++below) {
         float values[8];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) values[j] = of_row[group * 2 + j];
-        uint32_t high[4], low[4];
-        if (adds) {
-          spread(uppers[group / 4], high);
-          spread(lowers[group / 4], low);
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const PairOfHalves pair = {high[j], low[j]};
-            values[2 * j] += pair.first();
-            values[2 * j + 1] += pair.second();
-          }
-        }
-        if (rounds) {
-          store(rounded_in_quad<bf16>(values), upper + first + group * 8, exists(group));
-          continue;
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const auto pair = PairOfHalves::of(values[2 * j], values[2 * j + 1]);
-          high[j] = pair.upper, low[j] = pair.lower;
-        }
-        store(gathered(high), upper + first + group * 8, exists(group));
-        store(gathered(low), lower + first + group * 8, exists(group));
+        for (int j = 0; j < 8; ++j) values[j] = sums[0][(group + j / 2) * 4 + below * 2 + j % 2];
+        *reinterpret_cast<uint4*>(to + below * 8 * stride + group * 8) = rounded_in_quad<bf16>(values);
       }
-    }
   }
 
  private:
-  static constexpr int kQuadGroups = SumPlace::kGroups / 4;
+  static __device__ int warp_row(const WorkTile& tile) { return tile.row + int(threadIdx.x / 32 % 4) * kRows; }
 
-  // From 8 adjacent elements to two of each 8 of the quad's 32 columns, and back.
-  static __forceinline__ __device__ void spread(const uint4& adjacent, uint32_t (&words)[4]) {
-    words[0] = adjacent.x, words[1] = adjacent.y, words[2] = adjacent.z, words[3] = adjacent.w;
-    transpose_in_quad(words);
-  }
-  static __forceinline__ __device__ uint4 gathered(uint32_t (&words)[4]) {
-    transpose_in_quad(words);
-    return make_uint4(words[0], words[1], words[2], words[3]);
+  // True if c has all elements of the warp.
+  __device__ bool is_whole(const WorkTile& tile) const {
+    return warp_row(tile) + kRows <= rows && tile.column + Tiles::kColumns <= columns;
   }
 
-  static __forceinline__ __device__ void store(const uint4& words, uint16_t* to, bool exists) {
-    if (exists) *reinterpret_cast<uint4*>(to) = words;
+  // The lane's word in the first row of the warp.
+  __device__ int64_t word_of_lane(const WorkTile& tile) const {
+    return int64_t(warp_row(tile)) * stride + tile.column + int(threadIdx.x % 32) * 8;
+  }
+
+  __forceinline__ __device__ void load_half(const uint16_t* from, Loads& loads) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) loads.words[i] = __ldcg(reinterpret_cast<const float4*>(from + i * stride));
+  }
+
+  template <int kHalf>
+  static __forceinline__ __device__ void add_half(const Loads& loads, Sums& sums) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float* const values = &sums[0][(kHalf * kRows + i) * 4];
+      values[0] += loads.words[i].x, values[1] += loads.words[i].y;
+      values[2] += loads.words[i].z, values[3] += loads.words[i].w;
+    }
+  }
+
+  template <int kHalf>
+  __forceinline__ __device__ void store_half(const Sums& sums, uint16_t* to) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float* const values = &sums[0][(kHalf * kRows + i) * 4];
+      __stcg(reinterpret_cast<float4*>(to + i * stride), make_float4(values[0], values[1], values[2], values[3]));
+    }
+  }
+
+  // At the edges of c: of two adjacent sums, c has the first in their place, and `low` the second.
+  __forceinline__ __device__ void store_part(const Sums& sums, const WorkTile& tile) const {
+    const int lane = threadIdx.x % 32, first_row = warp_row(tile) + lane / 4;
+#pragma unroll
+    for (int i = 0; i < Tiles::kColumns / 4; ++i) {
+      const int row = first_row + i % 2 * 8, column = tile.column + i / 2 * 8 + lane % 4 * 2;
+      if (row >= rows || column >= columns) continue;
+      auto* const first = reinterpret_cast<float*>(c + row * stride + column);
+      auto* const second = reinterpret_cast<float*>(low + row * stride + column);
+      float2 pair = {sums[0][2 * i], sums[0][2 * i + 1]};
+      if (adds) pair.x += *first, pair.y += *second;
+      if (rounds) {
+        *reinterpret_cast<uint32_t*>(first) = rounded_pair<bf16>(pair.x, pair.y);
+        continue;
+      }
+      *first = pair.x;
+      *second = pair.y;
+    }
   }
 };
 
 }  // namespace
 
 Status halves_sm90(const Matmul& product, const Context& context) {
-  return launch_gemm<bf16, PingPongTiles, false, false>(product, StoreHalves(), context);
+  return launch_gemm<bf16, LargeTiles, false, false>(product, StoreHalves(), context);
 }
 
 }  // namespace fusedops::cuda
