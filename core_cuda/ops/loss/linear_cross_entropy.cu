@@ -87,24 +87,36 @@ __global__ void __launch_bounds__(kThreads)
   }
   const auto derivative = gradient.derivative(row);
   const A of_label = gradient.target_of_label(row, label);
+  // Stores dz. dz_of(sum, column) is an element.
+  const auto store = [&](auto&& dz_of) {
 #pragma unroll
-  for (int p = 0; p < kGradientPacks; ++p) {
-    const int64_t at = me.at<T>(me.start, p);
-    if (at >= block.columns) return;
-    A values[kSize] = {};
-    if (!is_zero) {
+    for (int p = 0; p < kGradientPacks; ++p) {
+      const int64_t at = me.at<T>(me.start, p);
+      if (at >= block.columns) return;
+      A values[kSize] = {};
+      if (!is_zero) {
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        const int64_t column = at + i;
-        if (!kAligned && column >= block.columns) break;
-        const auto logit = block.logit(packs[p][i / kWideSize].values[i % kWideSize], column);
-        const int64_t of_class = block.first_class + column;
-        const A target = of_class == label ? of_label : gradient.target(of_class);
-        values[i] = derivative.with_entropy(logit.value, target) * logit.slope;
+        for (int i = 0; i < kSize; ++i) {
+          if (!kAligned && at + i >= block.columns) break;
+          values[i] = dz_of(packs[p][i / kWideSize].values[i % kWideSize], at + i);
+        }
       }
+      store_row_pack<kAligned>(rounded<T>(values), dz + me.row * block.columns + at, block.columns - at);
     }
-    store_row_pack<kAligned>(rounded<T>(values), dz + me.row * block.columns + at, block.columns - at);
-  }
+  };
+  // The arithmetic of options that are absent would take as long as the memory traffic.
+  if constexpr (kAligned && sizeof(T) < sizeof(A))
+    if (block.is_plain() && !gradient.has_shares() && !gradient.dentropy) {
+      const int64_t own = label - block.first_class;
+      store([&](A z, int64_t column) { return derivative(z, column == own ? of_label : gradient.uniform); });
+      return;
+    }
+  store([&](A sum, int64_t column) {
+    const auto logit = block.logit(sum, column);
+    const int64_t of_class = block.first_class + column;
+    const A target = of_class == label ? of_label : gradient.target(of_class);
+    return derivative.with_entropy(logit.value, target) * logit.slope;
+  });
 }
 
 // The sum of the label weights of rows that are not ignored.
