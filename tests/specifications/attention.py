@@ -133,6 +133,14 @@ class Attention(Specification):
         bias = random_bias(random, (2, 1, 135))
         shape = {"heads": (2, 1), "features": 40, "features_v": 520, **shape}
         yield call(random, "heads-parts", bias=bias, causal=True, **together, **shape)
+        shape = {"leading": (2,), "heads": (4, 2), "queries": 140, "keys": 270}  # tiles of kernels for 9.0
+        lengths = np.array([260, 120])
+        yield call(random, "heads-tiles", features=576, features_v=320, lengths=lengths, sinks=True, **shape)
+        together = {"lengths": lengths, "query_offset": np.array([130, 20]), "mask": (2, 1, 140, 270), "alibi": True}
+        together |= {"dropout": 0.5, "window": 100, "causal": True, "bias": random_bias(random, (4, 140, 270))}
+        yield call(random, "heads-tiles-together", features=264, features_v=512, **together, **shape)
+        shape["features"] = shape["features_v"] = 264
+        yield call(random, "heads-tiles-softcap", softcap=2.0, scale=-0.3, bias=together["bias"], **shape)
 
     def with_bias(self, random):
         """Every way to broadcast, and every other option. Some keys are hidden by minus infinity, in some rows all.

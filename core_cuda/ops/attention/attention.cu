@@ -48,6 +48,8 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
     case K::sm80_large_heads:
       return (f16 ? attention_large_heads_backward_f16 : attention_large_heads_backward_bf16)(call, workspace, context);
 #ifdef FUSEDOPS_SM90
+    case K::sm90_large_heads:
+      return attention_large_heads_sm90_backward(call, workspace, context);
     case K::sm90_bias:
       return attention_bias_sm90_backward(call, workspace, context);
     case K::sm90_masked:

@@ -76,6 +76,15 @@ bool takes_sm90_backward(A call, G gpu) {
                       of_keys(call, call.dk, call.dim), of_keys(call, call.dv, call.dim_v)});
 }
 
+// The sm90 kernels for large heads have all options. y is not loaded through TMA.
+bool takes_large_heads_backward(A call, G gpu) {
+  return gpu.has_sm90_kernels && has_score_chunks(call) &&
+         all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
+                      of_keys(call, call.v, call.dim_v), of_queries(call, call.dy, call.dim_v),
+                      of_queries(call, call.dq, call.dim), of_keys(call, call.dk, call.dim),
+                      of_keys(call, call.dv, call.dim_v)});
+}
+
 // clang-format off
 constexpr AttentionEntry kForwards[] = {
   {K::simt_general, "simt with dropout or bias",
@@ -113,6 +122,9 @@ constexpr AttentionEntry kForwards[] = {
 constexpr AttentionEntry kBackwards[] = {
   kForwards[0],
   kForwards[1],
+  {K::sm90_large_heads, "sm90 with large heads",
+   takes_large_heads_backward,
+   "more than 256 features, aligned"},
   kForwards[2],
   {K::sm90_bias, "sm90 with bias",
    [](A call, G gpu) { return call.bias.is_given() && takes_sm90_backward(call, gpu); },

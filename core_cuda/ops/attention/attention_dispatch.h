@@ -11,6 +11,7 @@ namespace fusedops::cuda {
 enum class AttentionKernel {
   simt_general,
   simt,
+  sm90_large_heads,
   sm80_large_heads,
   split_kv,
   sm90_bias,

@@ -49,6 +49,9 @@ Status attention_bias_sm90_backward(const Attention& call, void* workspace, cons
 Status attention_masked_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_masked_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
+// The backward with more than 256 features and all options: has_score_chunks(call).
+Status attention_large_heads_sm90_backward(const Attention& call, void* workspace, const Context& context);
+
 // Runs before the kernels of packed sequences. The host cannot read the offsets, so each is replaced by the running
 // maximum, clamped to [0, positions]. Sequences then do not overlap, and a position belongs to the first that has it.
 // Rows of the results (of the gradients if is_backward) outside all sequences become zeros, and lse minus infinity.
