@@ -37,8 +37,10 @@ struct Backward {
   using State = RingState<kStages>;
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
-  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
-  static constexpr int kLoadedTiles = kMasked ? 2 * kStages : 1;
+  // The producer writes an entry before its stage is free, up to kStages + 1 tiles ahead of the consumers. The warp that
+  // adds to dq may still have to read the entry of the tile before theirs.
+  static constexpr int kLoadedTiles = kMasked ? 4 * kStages : 1;
+  static_assert(!kMasked || kLoadedTiles > kStages + 2);
 
   struct alignas(1024) Shared {
     alignas(1024) T k[KeyTile::kSize];
