@@ -10,7 +10,7 @@
 // compute the same scores: 7 products per tile instead of 5, but no exchange.
 //
 // dq is summed over blocks in float32 in global memory, always in the order of the keys: a dq semaphore per tile of
-// queries orders the blocks. A separate warp waits for the semaphore and adds the tile by a bulk reduction. A block
+// queries orders the blocks. One or two warps wait for the semaphore and add the tile by a bulk reduction. A block
 // waits only for earlier blocks of the grid, so there is no deadlock. Causal attention takes the keys from the last on:
 // a block begins with the queries on its diagonal, and the next block has already added its dq when the block needs it.
 //
@@ -42,8 +42,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     shared.q_ring.init(kConsumers);
     shared.dy_ring.init(kConsumers);
     shared.keys_full.init(1);
-    shared.dq_full.init(kConsumers * kWarpgroup / 32);
-    shared.dq_empty.init(1);
+    for (auto& full : shared.dq_full) full.init(kConsumers * kWarpgroup / 32);
+    for (auto& empty : shared.dq_empty) empty.init(1);
   }
   cutlass::arch::fence_barrier_init();
   __syncthreads();
@@ -54,7 +54,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
     if (work.queries.is_empty()) return;
     if (warp == 0) produce(parameters, work, shared);
-    if (warp == 1) accumulate(parameters, work, shared);
+    if (0 < warp && warp <= kAccumulators) accumulate(parameters, work, shared, warp - 1);
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
     consume(parameters, work, shared);

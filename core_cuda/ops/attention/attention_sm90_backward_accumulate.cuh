@@ -7,33 +7,42 @@
 
 namespace fusedops::cuda::sm90 {
 
-// The warp that adds tiles of dq to global memory in semaphore order, with one thread.
+// A warp that adds tiles of dq to global memory in semaphore order, with one thread. Two such warps take turns, and the
+// latency of their semaphores overlaps with the computation of the tiles.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::accumulate(
-    const Parameters& parameters, const Work& work, Shared& shared) {
+    const Parameters& parameters, const Work& work, Shared& shared, int accumulator) {
+  constexpr bool kOverlaps = kAccumulators > 1;
+  const auto fence = [] { kOverlaps ? fence_global_proxies() : fence_proxies(); };
   uint32_t phase = 0;
   int taken = 0;
   for_each_query_tile(parameters, work, [&](int tile, int64_t slot, const auto&) {
-    if (threadIdx.x % 32 != 0) return;
+    const int index = taken++;
+    if (index % kAccumulators != accumulator || threadIdx.x % 32 != 0) return;
     int semaphore_value = 0;
     if constexpr (!kMasked) semaphore_value = semaphore_value_at(parameters, work, tile);
     int* semaphore = parameters.workspace.dq_semaphores + slot;
     float* dq = parameters.workspace.dq + slot * kM * kD;
-    shared.dq_full.wait(phase);
-    if constexpr (kMasked) semaphore_value = shared.loaded[taken++ % kLoadedTiles].y;
-    while (load_acquire(semaphore) != semaphore_value) {
-    }
-    fence_proxies();
+    const float* from = shared.dq[index % kDqBuffers];
+    const auto wait_for_semaphore = [&] {
+      while (load_acquire(semaphore) != semaphore_value) {
+      }
+    };
+    if constexpr (kOverlaps) wait_for_semaphore();
+    shared.dq_full[accumulator].wait(phase);
+    if constexpr (kMasked) semaphore_value = shared.loaded[index % kLoadedTiles].y;
+    if constexpr (!kOverlaps) wait_for_semaphore();
+    fence();
     constexpr uint32_t kBytes = kM * kD * sizeof(float);
     if (semaphore_value == 0)
-      store_bulk(dq, shared.dq, kBytes);
+      store_bulk(dq, from, kBytes);
     else
-      add_bulk(dq, shared.dq, kBytes);
+      add_bulk(dq, from, kBytes);
     commit_bulk();
     wait_for_bulk_reads();
-    shared.dq_empty.arrive();
+    shared.dq_empty[index % kDqBuffers].arrive();
     wait_for_bulk();
-    fence_proxies();
+    fence();
     store_release(semaphore, semaphore_value + 1);
     phase ^= 1;
   });

@@ -155,10 +155,11 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     cutlass::arch::fence_view_async_shared();
     cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
     float dq[kDqPart];
+    const int buffer = state.count % kDqBuffers;
     const auto store_dq = [&](int part) {
 #pragma unroll
       for (int i = 0; i < kDqPart; i += 4)
-        *reinterpret_cast<float4*>(shared.dq + (part * kDqPart + i) * kConsumers * kWarpgroup + thread * 4) =
+        *reinterpret_cast<float4*>(shared.dq[buffer] + (part * kDqPart + i) * kConsumers * kWarpgroup + thread * 4) =
             make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
     };
     multiply<T, /*kAdds=*/false>(ds_left + stage * DsTile::kOffset, k_right, dq);
@@ -166,8 +167,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     cute::warpgroup_wait<2>();
     shared.dy_ring.release(stage);
     wait_for<1>(dq);
-    shared.dq_empty.wait(phase);
-    phase ^= 1;
+    shared.dq_empty[buffer].wait(phase);
+    if (buffer == kDqBuffers - 1) phase ^= 1;
     store_dq(0);
     if constexpr (kDqParts == 2) {
       constexpr int kNext = KeyTile::offset_of_columns(kQueryFeatures / kDqParts);
@@ -177,7 +178,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
     cutlass::arch::fence_view_async_shared();
     __syncwarp();
-    if (thread % 32 == 0) shared.dq_full.arrive();
+    if (thread % 32 == 0) shared.dq_full[state.count % kAccumulators].arrive();
     if constexpr (!kOverlapsDk) {
       wait_for<0>(dk);
       shared.q_ring.release(stage);

@@ -37,8 +37,14 @@ struct Backward {
   using State = RingState<kStages>;
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
 
-  // The producer writes an entry before its stage is free, up to kStages + 1 tiles ahead of the consumers. The warp that
-  // adds to dq may still have to read the entry of the tile before theirs.
+  // Warps that add to dq, in turns. With 128 or 192 features, the latency of a semaphore and a reduction exceeds the
+  // time of a tile. With 64 or 256 features a second warp is not faster, and beside a bias it is slower.
+  static constexpr int kAccumulators = !kMasked && (kD == 128 || kD == 192) ? 2 : 1;
+  // Shared memory has room for two buffers with 128 features.
+  static constexpr int kDqBuffers = kD == 128 ? kAccumulators : 1;
+
+  // The producer writes an entry before its stage is free, up to kStages + 1 tiles ahead of the consumers. The warp
+  // that adds to dq may still have to read the entry of the tile before theirs.
   static constexpr int kLoadedTiles = kMasked ? 4 * kStages : 1;
   static_assert(!kMasked || kLoadedTiles > kStages + 2);
 
@@ -48,7 +54,7 @@ struct Backward {
     alignas(1024) T q[kStages][QueryTile::kSize];
     alignas(1024) T dy[kStages][QueryTile::kSize];
     alignas(1024) T ds[kStages][DsTile::kSize];
-    alignas(128) float dq[kM * kD];  // in thread order: value / 4, thread, value % 4
+    alignas(128) float dq[kDqBuffers][kM * kD];  // in thread order: value / 4, thread, value % 4
     alignas(128) float lse[kStages][kM];
     alignas(128) float delta[kStages][kM];
     QueryRing q_ring, dy_ring;
@@ -56,7 +62,7 @@ struct Backward {
     int2 loaded[kLoadedTiles];
     MaskRows mask;
     cutlass::arch::ClusterTransactionBarrier keys_full;
-    cutlass::arch::ClusterBarrier dq_full, dq_empty;
+    cutlass::arch::ClusterBarrier dq_full[kAccumulators], dq_empty[kDqBuffers];
   };
 
   // Buffers between the three kernels, indexed by slots.
@@ -163,7 +169,8 @@ struct Backward {
   static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared);
 
   // attention_sm90_backward_accumulate.cuh
-  static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared);
+  static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared,
+                                                    int accumulator);
   template <int kValues>
   static __forceinline__ __device__ bool reduce_heads(const Parameters& parameters, const Work& work, Shared& shared,
                                                       int thread, float (&dk)[kValues], float (&dv)[kValues]);

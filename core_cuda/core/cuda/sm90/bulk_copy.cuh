@@ -15,6 +15,8 @@ __device__ inline void store_release(int* flag, int value) {
   asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 __device__ inline void fence_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// The same for global memory alone, without a membar.gpu.
+__device__ inline void fence_global_proxies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 __device__ inline void store_bulk(float* to, const float* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
                "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(bytes)
