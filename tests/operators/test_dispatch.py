@@ -159,8 +159,8 @@ ATTENTIONS = [
     (Attention(HALF, 1, 128, 128, features=128, mask=1), "sm90 with mask or dropout", "sm80"),
     (Attention(HALF, 1, 128, 128, features=256, dropout=1), *2 * ("sm80 with dropout or bias",)),
     (Attention(HALF, 0, 1, 4096, features=257), *2 * ("sm80 with large heads",)),
-    (Attention(HALF, 1, 128, 128, features=257), *2 * ("sm80 with large heads",)),
-    (Attention(HALF, 0, 128, 128, features=512), *2 * ("sm80 with large heads",)),
+    (Attention(HALF, 0, 128, 128, features=257), *2 * ("sm80 with large heads",)),
+    (Attention(HALF, 0, 128, 128, features=264), "sm90 with large heads", "sm80 with large heads"),
     (Attention(HALF, 1, 128, 128, features=512, bias=1), "sm90 with large heads", "sm80 with large heads"),
     (Attention("float32", 1, 128, 128, features=512), *2 * ("simt",)),
 ]

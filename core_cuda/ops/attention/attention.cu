@@ -22,6 +22,8 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
     case K::split_kv:
       return attention_split_kv(call, workspace, context);
 #ifdef FUSEDOPS_SM90
+    case K::sm90_large_heads:
+      return attention_large_heads_sm90(call, workspace, context);
     case K::sm90_bias:
       return attention_bias_sm90(call, workspace, context);
     case K::sm90_masked:

@@ -76,13 +76,17 @@ bool takes_sm90_backward(A call, G gpu) {
                       of_keys(call, call.dk, call.dim), of_keys(call, call.dv, call.dim_v)});
 }
 
-// The sm90 kernels for large heads have all options. y is not loaded through TMA.
-bool takes_large_heads_backward(A call, G gpu) {
+// The sm90 kernels for large heads have all options.
+bool takes_large_heads(A call, G gpu) {
   return gpu.has_sm90_kernels && has_score_chunks(call) &&
          all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
-                      of_keys(call, call.v, call.dim_v), of_queries(call, call.dy, call.dim_v),
-                      of_queries(call, call.dq, call.dim), of_keys(call, call.dk, call.dim),
-                      of_keys(call, call.dv, call.dim_v)});
+                      of_keys(call, call.v, call.dim_v), of_queries(call, call.y, call.dim_v)});
+}
+
+bool takes_large_heads_backward(A call, G gpu) {
+  return takes_large_heads(call, gpu) &&
+         all_aligned({of_queries(call, call.dy, call.dim_v), of_queries(call, call.dq, call.dim),
+                      of_keys(call, call.dk, call.dim), of_keys(call, call.dv, call.dim_v)});
 }
 
 // clang-format off
@@ -93,9 +97,12 @@ constexpr AttentionEntry kForwards[] = {
   {K::simt, "simt",
    [](A call, G) { return !is_16_bit(call); },
    "float32 or float64"},
+  {K::sm90_large_heads, "sm90 with large heads",
+   takes_large_heads,
+   "more than 256 features, aligned"},
   {K::sm80_large_heads, "sm80 with large heads",
    [](A call, G) { return call.has_large_heads(); },
-   "more than 256 features"},
+   "more than 256 features, and few queries, packed sequences, misaligned rows, or no sm90 kernels"},
   {K::split_kv, "sm80 split-KV",
    [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
@@ -125,7 +132,7 @@ constexpr AttentionEntry kBackwards[] = {
   {K::sm90_large_heads, "sm90 with large heads",
    takes_large_heads_backward,
    "more than 256 features, aligned"},
-  kForwards[2],
+  kForwards[3],
   {K::sm90_bias, "sm90 with bias",
    [](A call, G gpu) { return call.bias.is_given() && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},

@@ -49,7 +49,8 @@ Status attention_bias_sm90_backward(const Attention& call, void* workspace, cons
 Status attention_masked_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_masked_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
-// The backward with more than 256 features and all options: has_score_chunks(call).
+// With more than 256 features and all options: has_score_chunks(call).
+Status attention_large_heads_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_large_heads_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
 // Runs before the kernels of packed sequences. The host cannot read the offsets, so each is replaced by the running

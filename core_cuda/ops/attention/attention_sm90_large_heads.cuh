@@ -1,8 +1,9 @@
-// Shared parts of the backward of attention with more than 256 features for 16 bits on compute capability 9.x: see
-// attention_sm90_large_heads_backward.cuh.
+// Shared parts of attention of heads with more than 256 features for 16 bits on compute capability 9.x.
 //
-// Each kernel sums over slices of kDepth features or positions, which a producer warp copies into a ring in shared
-// memory for two consumer warpgroups.
+// Registers have no room for a result of 512 columns and a tile of scores. So attention consists of plain products, by
+// two kernels: the first stores tiles of scores, rounded, in the workspace; the second multiplies them. No product is
+// computed twice. Each kernel sums over slices of kDepth features or positions, which a producer warp copies into a
+// ring in shared memory.
 //
 // The workspace has room for the tiles of a chunk: see ScoreChunks. Tiles have the layout of shared memory there, so
 // that they are copied without tensor maps.
@@ -10,6 +11,7 @@
 
 #include "core/cuda/sm90/bulk_copy.cuh"
 #include "ops/attention/attention_sm80_backward.cuh"
+#include "ops/attention/attention_sm80_forward.cuh"
 #include "ops/attention/attention_sm90.cuh"
 
 namespace fusedops::cuda::sm90 {
@@ -17,7 +19,7 @@ namespace fusedops::cuda::sm90 {
 inline constexpr int kScoreTile = ScoreChunks::kTile, kDepth = 64;
 inline constexpr int kConsumers = 2, kLargeHeadsThreads = kWarpgroup * (1 + kConsumers);
 
-// Arguments of both kernels. Boxes of the tensors have kDepth positions.
+// Arguments of all kernels. Boxes of the tensors have kDepth positions.
 template <class T>
 struct LargeHeads {
   Attention call;
@@ -25,7 +27,7 @@ struct LargeHeads {
   CUtensorMap q, k, v, dy;
   ScoreChunks chunks;
   ScoreChunk chunk;
-  const float* deltas;
+  const float* deltas;  // backward only
 };
 
 // A tile of scores. `row` is its row of tiles in the unit.
@@ -76,6 +78,9 @@ struct ScoreTiles {
   __device__ T* elements(void* tiles, const ScoreTile& tile) const {
     return static_cast<T*>(tiles) + index(tile) * kScoreTile * kScoreTile;
   }
+
+  // The maxima of the rows of a tile, then their sums.
+  __device__ float* statistics(const ScoreTile& tile) const { return chunks.statistics + index(tile) * 2 * kScoreTile; }
 
   __device__ int64_t index(const ScoreTile& tile) const {
     return int64_t(tile.unit * rows + tile.row - chunk.rows.begin) * chunks.key_tiles + tile.key_tile;
@@ -142,9 +147,11 @@ struct FeatureRing {
     }
   }
 
-  // sums = products over all features, of 64 keys with all queries.
+  // sums = products over all features. The rows of a warpgroup are 64 keys if kRowsAreKeys, otherwise 64 queries.
+  template <bool kRowsAreKeys>
   __forceinline__ __device__ void multiply(State& state, int features, int warpgroup, float (&sums)[kScoreTile / 2]) {
-    const auto left = Slice::rows(keys, warpgroup * 64), right = Slice::rows(queries);
+    const auto left = Slice::rows(kRowsAreKeys ? keys : queries, warpgroup * 64);
+    const auto right = Slice::rows(kRowsAreKeys ? queries : keys);
     const int slices = (features + kDepth - 1) / kDepth;
     accumulate<T>(ring, state, slices, sums, [&](int stage, int) {
       return std::pair{left + stage * Slice::kOffset, right + stage * Slice::kOffset};
@@ -298,7 +305,7 @@ Status describe_large_heads(const Attention& call, LargeHeads<T>& heads) {
   FUSEDOPS_TRY(of_queries(call.q, call.dim, &heads.q));
   FUSEDOPS_TRY(of_keys(call.k, call.dim, &heads.k));
   FUSEDOPS_TRY(of_keys(call.v, call.dim_v, &heads.v));
-  return of_queries(call.dy, call.dim_v, &heads.dy);
+  return heads.deltas ? of_queries(call.dy, call.dim_v, &heads.dy) : Status();
 }
 
 // Launches both kernels for each chunk. blocks(units, rows) is the number of blocks of the second one.

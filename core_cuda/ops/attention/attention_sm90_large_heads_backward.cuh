@@ -56,7 +56,7 @@ struct GradientTiles {
       const int64_t row = call.row(tile.b, sequence, tile.head, query);
       const float row_lse = *call.lse.row<const float>(tile.b, query, tile.head), row_delta = heads.deltas[row];
       float s[kScoreTile / 2], dp[kScoreTile / 2];
-      shared.ring.multiply(state, call.dim, warpgroup, s);
+      shared.ring.template multiply</*kRowsAreKeys=*/true>(state, call.dim, warpgroup, s);
       lse[thread] = row_lse, delta[thread] = row_delta;
       if (call.has_mask) mask_rows[thread] = call.mask.row(row);
       if (thread == 0) wait_for_bulk_reads();
@@ -114,7 +114,7 @@ struct GradientTiles {
         store_fragment<Tile>(shared.p + warp_key * Tile::kPanel, i * kHalf, words);
       }
 
-      shared.ring.multiply(state, call.dim_v, warpgroup, dp);
+      shared.ring.template multiply</*kRowsAreKeys=*/true>(state, call.dim_v, warpgroup, dp);
       if (call.dropout.seed)
 #pragma unroll
         for (int i = 0; i < kScoreTile / 2; ++i) dp[i] = drawn[i / 32] >> i % 32 & 1 ? dp[i] * dropout.scale : 0;
@@ -284,7 +284,7 @@ Status large_heads_backward(const Attention& call, void* workspace, const Contex
   FUSEDOPS_TRY(begin_backward(call, sums, context));
   LargeHeads<T> heads{.call = call,
                       .score = Scores<T>(call),
-                      .chunks = ScoreChunks(call, static_cast<char*>(workspace) + sums.size),
+                      .chunks = ScoreChunks(call, /*is_backward=*/true, static_cast<char*>(workspace) + sums.size),
                       .deltas = static_cast<const float*>(sums.delta)};
   const int parts = 2 * ScoreChunks::parts(call.dim) + ScoreChunks::parts(call.dim_v);
   FUSEDOPS_TRY((launch_large_heads<GradientTiles, GradientProducts>(heads, context, [&](int units, int rows) {

@@ -93,9 +93,9 @@ struct BackwardSlots {
   }
 };
 
-// Chunks of the tiles of scores in the backward of large heads on compute capability 9.x. A unit is a key head of a
-// sequence. It has a row of tiles for each tile of queries of each head that shares the keys: those of the first
-// queries of all heads, then those of the next ones. A chunk has all rows of several units, or several rows of one.
+// Chunks of the tiles of scores of large heads on compute capability 9.x. A unit is a key head of a sequence. It has a
+// row of tiles for each tile of queries of each head that shares the keys: those of the first queries of all heads,
+// then those of the next ones. A chunk has all rows of several units, or several rows of one.
 struct ScoreChunk {
   int64_t first_unit;
   int units;
@@ -112,28 +112,31 @@ struct ScoreChunks {
   }
   FUSEDOPS_HD static int parts(int features) { return (features + columns(features) - 1) / columns(features); }
 
-  ScoreChunks(const Attention& call, void* workspace)
+  ScoreChunks(const Attention& call, bool is_backward, void* workspace)
       : units(call.sequences * call.key_heads),
         rows((call.queries + kTile - 1) / kTile * call.group),
         key_tiles((call.keys + kTile - 1) / kTile) {
     constexpr int64_t kChunk = int64_t(128) << 20;  // bytes
-    constexpr int64_t kTileBytes = kTile * kTile * sizeof(uint16_t);
-    const int64_t of_unit = 2 * int64_t(rows) * key_tiles * kTileBytes, splits = (of_unit + kChunk - 1) / kChunk;
+    constexpr int64_t kTileBytes = kTile * kTile * sizeof(uint16_t), kStatisticsBytes = 2 * kTile * sizeof(float);
+    const int64_t of_row = key_tiles * (is_backward ? 2 * kTileBytes : kTileBytes + kStatisticsBytes);
+    const int64_t of_unit = rows * of_row, splits = (of_unit + kChunk - 1) / kChunk;
     rows_of_chunk = splits > 1 ? static_cast<int>(std::max<int64_t>((rows + splits - 1) / splits, 1)) : rows;
     units_of_chunk = std::clamp<int64_t>(kChunk / of_unit, 1, units);
     const int64_t tiles = units_of_chunk * rows_of_chunk * key_tiles;
     p = workspace;
     ds = static_cast<char*>(workspace) + tiles * kTileBytes;
+    statistics = static_cast<float*>(ds);
     sums = reinterpret_cast<float*>(static_cast<char*>(ds) + tiles * kTileBytes);
-    size = 2 * tiles * kTileBytes;
-    if (rows_of_chunk < rows)
+    size = tiles * (of_row / key_tiles);
+    if (is_backward && rows_of_chunk < rows)
       size += int64_t(key_tiles) * (parts(call.dim) + parts(call.dim_v)) * kSums * sizeof(float);
   }
 
   int64_t units, units_of_chunk;
   int rows, rows_of_chunk, key_tiles;  // rows: of a unit
   void *p, *ds;                        // [units_of_chunk, rows_of_chunk, key_tiles] tiles
-  float* sums;                         // of dk and dv of a unit that has several chunks
+  float* statistics;                   // of the rows of each tile of p: forward only
+  float* sums;                         // of dk and dv of a unit that has several chunks: backward only
   size_t size;                         // bytes of all
 };
 
@@ -232,11 +235,12 @@ inline bool has_score_chunks(const Attention& call) {
 
 // Bytes of workspace of the operators on a GPU.
 inline size_t attention_workspace(const Attention& call) {
+  if (has_score_chunks(call)) return ScoreChunks(call, /*is_backward=*/false, nullptr).size;
   return PackedOffsets(call, nullptr).size + (is_split_kv(call) ? Splits(call, nullptr).size : mask_bytes(call));
 }
 inline size_t attention_backward_workspace(const Attention& call) {
   const size_t of_sums = BackwardSums(call, nullptr).size;
-  if (has_score_chunks(call)) return of_sums + ScoreChunks(call, nullptr).size;
+  if (has_score_chunks(call)) return of_sums + ScoreChunks(call, /*is_backward=*/true, nullptr).size;
   const size_t of_sm90 = call.has_large_heads() ? 0 : BackwardSlots(call).bytes() + mask_bytes(call);
   return PackedOffsets(call, nullptr).size + std::max(of_sums, of_sm90);
 }
