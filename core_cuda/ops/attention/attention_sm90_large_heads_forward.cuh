@@ -1,16 +1,14 @@
 // The forward of attention_sm90_large_heads.cuh. The first kernel computes tiles of probabilities, with the maximum and
 // the sum of each row of a tile. The second finds the maximum of the whole row and multiplies the probabilities with v.
 //
-// Probabilities of a row of a tile are relative to a power of two. So the factors between tiles are powers of two, too,
-// and change no bits of a probability. Limit: the tensor cores.
+// Probabilities of a row of a tile are relative to its maximum. The factor from it to the maximum of the whole row is a
+// power of two, which is exact for probabilities, times a rest in (1/2, 1], to which y is relative until the next tile.
+// Limit: the tensor cores.
 #pragma once
 
 #include "ops/attention/attention_sm90_large_heads.cuh"
 
 namespace fusedops::cuda::sm90 {
-
-// Probabilities are relative to 2^exponent_of(maximum of a row).
-__device__ inline float exponent_of(float max, float factor) { return ceilf(base_of(max) * factor); }
 
 // 2^exponent, with an integer exponent of at most 0.
 __device__ inline float power_of_two(float exponent) {
@@ -94,13 +92,12 @@ struct ProbabilityTiles {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float max = max_of_scores(scores, r, kNegInf<float>), base = base_of(max);
-        const float offset = exponent_of(max, score.factor) - base * score.factor;
         float sum = 0;
 #pragma unroll
         for (int j = 0; j < kScoreTile / 8; ++j)
 #pragma unroll
           for (int e = 2 * r; e < 2 * r + 2; ++e) {
-            scores[0][j][e] = exp2_or_zero((scores[0][j][e] - base) * score.factor - offset);
+            scores[0][j][e] = exp2_or_zero((scores[0][j][e] - base) * score.factor);
             sum += scores[0][j][e];
           }
         sum = sum_of_row(sum);
@@ -187,18 +184,16 @@ struct ValueProducts {
     const auto statistics = [&](int key_tile) { return tiles.statistics(tiles.at(work.unit, work.row, key_tile)); };
 
     // Maxima of whole rows. Each lane of a quad reads a quarter of the tiles.
-    float max[2] = {kNegInf<float>, kNegInf<float>}, exponent[2];
+    float max[2] = {kNegInf<float>, kNegInf<float>};
 #pragma unroll 4
     for (int key_tile = work.keys.begin + lane % 4; key_tile < work.keys.end; key_tile += 4)
 #pragma unroll
       for (int r = 0; r < 2; ++r) max[r] = fmaxf(max[r], statistics(key_tile)[rows[r]]);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      max[r] = max_of_row(max[r]);
-      exponent[r] = exponent_of(max[r], score.factor);
-    }
+    for (int r = 0; r < 2; ++r) max[r] = max_of_row(max[r]);
 
-    float y[kColumns / 2] = {}, sum[2] = {};
+    float y[kColumns / 2] = {}, sum[2] = {};  // the sum is relative to the maximum, y to the maximum times 2^rest
+    float rest[2] = {};
     bool has_visible[2] = {};
     float next_max[2], next_sum[2];  // of the next tile
     const auto load_statistics = [&](int key_tile) {
@@ -213,12 +208,16 @@ struct ValueProducts {
 #pragma unroll 1
     for (int key_tile = work.keys.begin; key_tile < work.keys.end; ++key_tile) {
       uint32_t factors[2];
+      float rescales[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const bool is_zero = next_max[r] == kNegInf<float>;
-        const float factor = is_zero ? 0 : power_of_two(exponent_of(next_max[r], score.factor) - exponent[r]);
-        if (next_sum[r] != -1) has_visible[r] = true, sum[r] += next_sum[r] * factor;
+        const float exponent = is_zero ? rest[r] : (next_max[r] - max[r]) * score.factor, whole = ceilf(exponent);
+        const float factor = is_zero ? 0 : power_of_two(whole);
+        if (next_sum[r] != -1) has_visible[r] = true, sum[r] += next_sum[r] * exp2_(exponent);
         factors[r] = rounded_pair<T>(factor, factor);
+        rescales[r] = exp2_(rest[r] - (exponent - whole));
+        rest[r] = exponent - whole;
       }
       load_statistics(key_tile + 1);
 #pragma unroll
@@ -235,10 +234,18 @@ struct ValueProducts {
 #pragma unroll
           for (int word = 0; word < 4; ++word) four[word] = multiply_pairs<T>(four[word], factors[word % 2]);
         }
+        const int previous = stage == 0 ? PositionRing::kStages - 1 : stage - 1;
+        if (i == 0 && key_tile > work.keys.begin) {
+          wait_for<0>(y);
+          shared.ring.ring.release(previous);
+#pragma unroll
+          for (int value = 0; value < kColumns / 2; ++value) y[value] *= rescales[value / 2 % 2];
+        }
         multiply<T, /*kAdds=*/true>(p[i], right + stage * Right::kOffset, y);
-        cute::warpgroup_wait<1>();  // the previous stage has been read
-        if (key_tile > work.keys.begin || i > 0)
-          shared.ring.ring.release(stage == 0 ? PositionRing::kStages - 1 : stage - 1);
+        if (i > 0) {
+          cute::warpgroup_wait<1>();  // the previous stage has been read
+          shared.ring.ring.release(previous);
+        }
       }
     }
     wait_for<0>(y);
@@ -250,11 +257,9 @@ struct ValueProducts {
     float factors[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // From sums relative to a power of two to those relative to the maximum, with which lse is exact.
-      const float to_max = exp2_(exponent[r] - base_of(max[r]) * score.factor);
-      float scaled_max = score.scaled(max[r]), all = sum[r] * to_max;
+      float scaled_max = score.scaled(max[r]), all = sum[r];
       const float of_keys = call.sinks.data ? add_sink(sink, scaled_max, all) : 1;
-      factors[r] = has_visible[r] ? to_max * of_keys * static_cast<float>(call.dropout.scale) / all : 0;
+      factors[r] = has_visible[r] ? exp2_(rest[r]) * of_keys * static_cast<float>(call.dropout.scale) / all : 0;
       if (work.column == 0 && lane % 4 == 0 && rows[r] < count)
         *call.lse.row<float>(tile.b, tile.first_query + rows[r], tile.head) = scaled_max + logf(all);
     }
