@@ -54,7 +54,6 @@ struct Reader {
   }
 
   std::string attention() {
-    static constexpr int64_t one = 1;
     Attention call = {};
     call.dtype = dtype;
     const bool is_backward = number();
@@ -66,7 +65,9 @@ struct Reader {
     call.dropout.seed = static_cast<decltype(call.dropout.seed)>(number() ? tensor() : nullptr);
     call.softcap = double(number());
     call.alibi.data = number() ? tensor() : nullptr;
-    if (number()) call.bias = BroadcastBias({.data = tensor()}, {.rank = 1, .sizes = &one});
+    const int64_t keys = call.keys;
+    const View bias = {tensor(), DType::f32, 1, &keys};
+    if (number()) call.bias = BroadcastBias(bias, bias);
     call.scale = 1;
     const auto rows = [&](int positions, int heads) {
       return HeadRows{tensor(), int64_t(positions) * heads * call.dim, int64_t(heads) * call.dim, call.dim};

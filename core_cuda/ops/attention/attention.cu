@@ -24,6 +24,8 @@ Status run_forward(const Attention& call, K kernel, void* workspace, const Conte
 #ifdef FUSEDOPS_SM90
     case K::sm90_large_heads:
       return attention_large_heads_sm90(call, workspace, context);
+    case K::sm90_bias_tiles:
+      return attention_bias_tiles_sm90(call, workspace, context);
     case K::sm90_bias:
       return attention_bias_sm90(call, workspace, context);
     case K::sm90_masked:
@@ -52,6 +54,8 @@ Status run_backward(const Attention& call, K kernel, void* workspace, const Cont
 #ifdef FUSEDOPS_SM90
     case K::sm90_large_heads:
       return attention_large_heads_sm90_backward(call, workspace, context);
+    case K::sm90_bias_tiles:
+      return attention_bias_tiles_sm90_backward(call, workspace, context);
     case K::sm90_bias:
       return attention_bias_sm90_backward(call, workspace, context);
     case K::sm90_masked:

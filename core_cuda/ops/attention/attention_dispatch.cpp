@@ -61,6 +61,13 @@ bool is_16_bit(A call) { return size_of(call.dtype) == 2; }
 bool has_dropout(A call) { return call.dropout.seed; }
 bool is_general(A call) { return has_dropout(call) || call.has_terms(); }
 
+// True if TMA can load the bias, whose rows begin at multiples of 16 bytes, and nothing else changes scores.
+bool has_bias_tiles(A call) {
+  const size_t row = call.keys * (call.bias.is_f32() ? sizeof(float) : size_of(call.dtype));
+  return call.bias.has_columns() && row % 16 == 0 && reinterpret_cast<uintptr_t>(call.bias.data()) % 16 == 0 &&
+         !call.has_mask && !has_dropout(call) && !call.alibi.data && std::max(call.dim, call.dim_v) > 64;
+}
+
 bool takes_sm90(A call, G gpu) {
   return gpu.has_sm90_kernels && fits_sm90_tiles(call, 256) &&
          all_aligned({of_queries(call, call.q, call.dim), of_keys(call, call.k, call.dim),
@@ -106,6 +113,9 @@ constexpr AttentionEntry kForwards[] = {
   {K::split_kv, "sm80 split-KV",
    [](A call, G) { return is_split_kv(call); },
    "few queries, many keys"},
+  {K::sm90_bias_tiles, "sm90 with tiles of a bias",
+   [](A call, G gpu) { return has_bias_tiles(call) && takes_sm90(call, gpu) && fits_sm90_tiles(call, 128); },
+   "an aligned bias, 65 to 128 features"},
   {K::sm90_bias, "sm90 with bias",
    [](A call, G gpu) { return call.bias.is_given() && takes_sm90(call, gpu); },
    "aligned"},
@@ -133,6 +143,9 @@ constexpr AttentionEntry kBackwards[] = {
    takes_large_heads_backward,
    "more than 256 features, aligned"},
   kForwards[3],
+  {K::sm90_bias_tiles, "sm90 with tiles of a bias",
+   [](A call, G gpu) { return has_bias_tiles(call) && takes_sm90_backward(call, gpu); },
+   "an aligned bias, 65 to 128 features"},
   {K::sm90_bias, "sm90 with bias",
    [](A call, G gpu) { return call.bias.is_given() && takes_sm90_backward(call, gpu); },
    "aligned, at most 128 features"},

@@ -14,6 +14,7 @@ enum class AttentionKernel {
   sm90_large_heads,
   sm80_large_heads,
   split_kv,
+  sm90_bias_tiles,
   sm90_bias,
   sm90_masked,
   sm90_alibi,

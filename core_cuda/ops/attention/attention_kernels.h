@@ -45,6 +45,11 @@ Status attention_alibi_sm90_backward(const Attention& call, void* workspace, con
 Status attention_bias_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_bias_sm90_backward(const Attention& call, void* workspace, const Context& context);
 
+// With a bias whose rows begin at multiples of 16 bytes, which TMA loads, without a mask, dropout or ALiBi: 65 to 128
+// features.
+Status attention_bias_tiles_sm90(const Attention& call, void* workspace, const Context& context);
+Status attention_bias_tiles_sm90_backward(const Attention& call, void* workspace, const Context& context);
+
 // With a mask, dropout or both, with or without ALiBi.
 Status attention_masked_sm90(const Attention& call, void* workspace, const Context& context);
 Status attention_masked_sm90_backward(const Attention& call, void* workspace, const Context& context);

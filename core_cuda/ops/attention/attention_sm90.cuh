@@ -19,8 +19,10 @@ namespace fusedops::cuda::sm90 {
 // Scores are products q k; times this factor they are exponents of 2.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
-// The terms that a kernel adds to scores. Those for a bias are kernels for masks and dropout, too.
-enum class Terms { none, alibi, bias };
+// The terms that a kernel adds to scores. Those for a bias are kernels for masks and dropout, too, unless TMA loads it
+// in tiles.
+enum class Terms { none, alibi, bias, bias_tiles };
+constexpr bool has_bias(Terms terms) { return terms == Terms::bias || terms == Terms::bias_tiles; }
 
 // The bias of a head of a sequence.
 template <class T>
@@ -182,6 +184,9 @@ class TileScheduler {
     scheduler.by_heads_ = cutlass::FastDivmod(heads);
     return scheduler;
   }
+
+  // Takes the sequences of a head one after another. work_tile() then returns a sequence as the head, and vice versa.
+  void take_sequences_first() { by_heads_ = cutlass::FastDivmod(static_cast<int>(slots_.sequences)); }
 
   __host__ __device__ int work_tiles() const { return pairs_ * slots_.tiles; }
 

@@ -41,6 +41,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
       cute::prefetch_tma_descriptor(map);
     shared.q_ring.init(kConsumers);
     shared.dy_ring.init(kConsumers);
+    if constexpr (kHasBiasTiles) shared.bias_ring.init(kConsumers * kWarpgroup / 32);
     shared.keys_full.init(1);
     for (auto& full : shared.dq_full) full.init(kConsumers * kWarpgroup / 32);
     for (auto& empty : shared.dq_empty) empty.init(1);
@@ -55,6 +56,8 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     if (work.queries.is_empty()) return;
     if (warp == 0) produce(parameters, work, shared);
     if (0 < warp && warp <= kAccumulators) accumulate(parameters, work, shared, warp - 1);
+    if constexpr (kHasBiasTiles)
+      if (warp == 2) produce_bias(parameters, work, shared);
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
     consume(parameters, work, shared);
@@ -114,6 +117,10 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   FUSEDOPS_TRY(describe_queries(call.dy, call.dim_v, &parameters.dy));
   FUSEDOPS_TRY(describe_keys(call.k, call.dim, &parameters.k));
   FUSEDOPS_TRY(describe_keys(call.v, call.dim_v, &parameters.v));
+  if constexpr (Kernel::kHasBiasTiles) {
+    FUSEDOPS_TRY(BiasLoads::of<kM>(call, &parameters.bias));
+    if (parameters.bias.is_batch_inner) parameters.scheduler.take_sequences_first();
+  }
   const int64_t rows = parameters.workspace.slots * kM;
   FUSEDOPS_TRY(
       launch(context, attention_backward_prepare<Kernel>, Grid{(rows * Kernel::kLanes + 255) / 256, 256}, parameters));

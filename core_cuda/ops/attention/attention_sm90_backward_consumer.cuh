@@ -57,6 +57,33 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   }
 }
 
+// Adds the next tile of the bias to products, 32 queries at a time. Rows are keys, columns are queries. In float32 each
+// warpgroup has a tile for its keys.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::add_bias_tile(
+    const Parameters& parameters, Shared& shared, BiasState& state, float (&products)[kM / 2]) {
+  const BiasUnit bias_unit(parameters.factor);
+  const bool is_f32 = parameters.bias.width == 2;
+  const int warp = threadIdx.x / 32 - kWarpgroup / 32;
+  const auto wait = [&] { shared.bias_ring.wait(state); };
+  const auto release = [&] {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) shared.bias_ring.empty[state.stage].arrive();
+    ++state;
+  };
+  if (is_f32 && warp >= 4) wait(), release();
+  wait();
+#pragma unroll
+  for (int part = 0; part < kM / 32; ++part) {
+    float numbers[16];
+    load_bias_columns<BiasTile>(parameters.bias, shared.bias.at[state.stage], part * 32,
+                                is_f32 ? warp % 4 * 32 : warp * 16, numbers);
+    bias_unit.add(numbers, reinterpret_cast<float (&)[16]>(products[part * 16]));
+  }
+  release();
+  if (is_f32 && warp < 4) wait(), release();
+}
+
 // A consumer warpgroup: dk and dv of 64 keys.
 template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
 __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::consume(
@@ -83,6 +110,7 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     }
   }
   State state;
+  BiasState bias_state;
   uint32_t phase = 1;
   PairBits pairs;
   HeadBias<T> head_bias;
@@ -119,14 +147,15 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
     if (kTerms == Terms::alibi || (kMasked && call.alibi.data))
       add_alibi(parameters, work, fragment, first_key, tile, scores);
     if constexpr (kTerms == Terms::bias) add_bias(parameters, work, head_bias, fragment, first_key, tile, scores);
+    if constexpr (kHasBiasTiles) add_bias_tile(parameters, shared, bias_state, scores);
     // p = 2^(score - lse).
     uint32_t p[kM / 4], ds[kM / 4];
     const float factor = parameters.factor;
 #pragma unroll
     for (int i = 0; i < kM / 2; ++i) {
-      const bool is_hidden = kTerms == Terms::bias && scores[i] == -INFINITY;  // lse may be -inf as well
+      const bool is_hidden = kHasBias && scores[i] == -INFINITY;  // lse may be -inf as well
       float exponent = fmaf(scores[i], factor, -shared.lse[stage][fragment.column(i)]);
-      if constexpr (kTerms == Terms::bias) exponent = at_most_zero(exponent);
+      if constexpr (kHasBias) exponent = at_most_zero(exponent);
       scores[i] = is_hidden ? 0 : exp2_or_zero(exponent);
     }
     mask(call, work, fragment, first_key, tile, scores);

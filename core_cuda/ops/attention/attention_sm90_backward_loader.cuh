@@ -39,4 +39,20 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   });
 }
 
+// The warp that loads tiles of the bias.
+template <class Value, int kTileQueries, int kTileKeys, int kFeatures, bool kMasked, Terms kTerms>
+__forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatures, kMasked, kTerms>::produce_bias(
+    const Parameters& parameters, const Work& work, Shared& shared) {
+  const int64_t place = parameters.call.bias_place(work.b, work.head);
+  const int width = parameters.bias.width;
+  BiasState state;
+  for_each_query_tile(parameters, work, [&](int tile, int64_t, const auto&) {
+    for (int part = 0; part < width; ++part) {
+      load_bias<BiasTile, kM, kN>(parameters.bias, place, shared.bias_ring, state, tile * kM,
+                                  work.keys.begin * width + part * kN, shared.bias.at[state.stage]);
+      ++state;
+    }
+  });
+}
+
 }  // namespace fusedops::cuda::sm90

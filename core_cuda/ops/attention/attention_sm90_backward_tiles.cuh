@@ -33,6 +33,13 @@ struct Backward {
   // Beside 128 features of dk and dv, registers suffice for dq of 64 features: with more, wgmma would be serialized.
   static constexpr int kDqParts = kD > 192 ? 2 : 1, kDqPart = kDqValues / kDqParts;
 
+  // Tiles of a bias, [queries, keys].
+  static constexpr bool kHasBias = has_bias(kTerms), kHasBiasTiles = kTerms == Terms::bias_tiles;
+  static constexpr int kBiasStages = 2;
+  using BiasTile = SwizzledTile<kM, kN>;
+  using BiasRing = Ring<kBiasStages>;
+  using BiasState = RingState<kBiasStages>;
+
   using QueryRing = Ring<kStages>;
   using State = RingState<kStages>;
   static constexpr uint32_t kStageBytes = QueryTile::kSize * sizeof(T) + kM * sizeof(float);
@@ -63,6 +70,8 @@ struct Backward {
     MaskRows mask;
     cutlass::arch::ClusterTransactionBarrier keys_full;
     cutlass::arch::ClusterBarrier dq_full[kAccumulators], dq_empty[kDqBuffers];
+    std::conditional_t<kHasBiasTiles, BiasRing, NoBias> bias_ring;
+    std::conditional_t<kHasBiasTiles, BiasTiles<T, BiasTile, kBiasStages>, NoBias> bias;
   };
 
   // Buffers between the three kernels, indexed by slots.
@@ -96,6 +105,7 @@ struct Backward {
     Workspace workspace;
     MaskTiles mask;  // empty without a mask
     float factor;
+    std::conditional_t<kHasBiasTiles, BiasLoads, NoBias> bias;
   };
 
   using Tiles = std::conditional_t<kMasked, HeadTiles, AllHeadTiles>;
@@ -110,7 +120,9 @@ struct Backward {
 
   static __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
-    const WorkTile work_tile = parameters.scheduler.work_tile(index);
+    WorkTile work_tile = parameters.scheduler.work_tile(index);
+    if constexpr (kHasBiasTiles)
+      if (parameters.bias.is_batch_inner) work_tile = {work_tile.head, work_tile.sequence, work_tile.tile};
     Work work{.sequence = call.sequence(work_tile.sequence),
               .b = work_tile.sequence,
               .head = work_tile.head,
@@ -167,6 +179,7 @@ struct Backward {
 
   // attention_sm90_backward_loader.cuh
   static __forceinline__ __device__ void produce(const Parameters& parameters, const Work& work, Shared& shared);
+  static __forceinline__ __device__ void produce_bias(const Parameters& parameters, const Work& work, Shared& shared);
 
   // attention_sm90_backward_accumulate.cuh
   static __forceinline__ __device__ void accumulate(const Parameters& parameters, const Work& work, Shared& shared,
@@ -212,6 +225,8 @@ struct Backward {
   static __forceinline__ __device__ void add_bias(const Parameters& parameters, const Work& work,
                                                   const HeadBias<T>& head_bias, const Fragment& fragment, int first_key,
                                                   int tile, float (&products)[kM / 2]);
+  static __forceinline__ __device__ void add_bias_tile(const Parameters& parameters, Shared& shared, BiasState& state,
+                                                       float (&products)[kM / 2]);
   static __forceinline__ __device__ void mask(const Attention& call, const Work& work, const Fragment& fragment,
                                               int first_key, int tile, float (&p)[kM / 2]);
 

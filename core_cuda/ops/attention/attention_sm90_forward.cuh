@@ -21,7 +21,9 @@ struct Forward {
   using T = Value;
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
   static constexpr int kConsumers = kM / 64, kThreads = kWarpgroup * (1 + kConsumers);
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160, kProducerRegisters = kConsumers == 2 ? 24 : 32;
+  static constexpr bool kHasBias = has_bias(kTerms), kHasBiasTiles = kTerms == Terms::bias_tiles;
+  static constexpr int kConsumerRegisters = kHasBiasTiles ? 232 : kConsumers == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kHasBiasTiles ? 40 : kConsumers == 2 ? 24 : 32;
 
   using QTile = RowTile<kM, kD>;
   using KeyTile = RowTile<kN, kD>;  // of k and of v
@@ -33,8 +35,15 @@ struct Forward {
   // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
   static constexpr int kLoadedTiles = kMasked ? 2 * kStages : 1;
 
+  // Tiles of a bias, which each consumer has for itself.
+  static constexpr int kBiasStages = 1;
+  using BiasTile = SwizzledTile<64, kHasBiasTiles ? kN : 64>;
+  using BiasRing = Ring<kBiasStages>;
+  using BiasState = RingState<kBiasStages>;
+  static constexpr uint32_t kBiasBytes = kHasBiasTiles ? kConsumers * kBiasStages * BiasTile::kSize * sizeof(T) : 0;
+
   // True if shared memory has room for y beside q; otherwise y takes the memory of q.
-  static constexpr bool kHasYBuffer = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) <= (226 << 10);
+  static constexpr bool kHasYBuffer = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) + kBiasBytes <= (226 << 10);
 
   struct alignas(1024) Shared {
     alignas(1024) T q[QTile::kSize];
@@ -45,6 +54,8 @@ struct Forward {
     int loaded[kLoadedTiles];  // 2 * tile of keys, plus 1 if the mask hides nothing of it
     cutlass::arch::ClusterTransactionBarrier q_full;
     cutlass::arch::ClusterBarrier q_empty;
+    std::conditional_t<kHasBiasTiles, BiasRing[kConsumers], NoBias> bias_ring;
+    std::conditional_t<kHasBiasTiles, BiasTiles<T, BiasTile, kConsumers * kBiasStages>, NoBias> bias;
   };
 
   struct Parameters {
@@ -54,6 +65,7 @@ struct Forward {
     MaskTiles mask;  // empty without a mask
     float factor;
     bool has_bias_pairs;  // see HeadBias::of_keys
+    std::conditional_t<kHasBiasTiles, BiasLoads, NoBias> bias;
   };
 
   struct Work {
@@ -71,7 +83,9 @@ struct Forward {
   // Has no queries if the work tile lies beyond the end of its sequence.
   static __forceinline__ __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
-    const WorkTile work_tile = parameters.scheduler.work_tile(index);
+    WorkTile work_tile = parameters.scheduler.work_tile(index);
+    if constexpr (kHasBiasTiles)
+      if (parameters.bias.is_batch_inner) work_tile = {work_tile.head, work_tile.sequence, work_tile.tile};
     Work work{.sequence = call.sequence(work_tile.sequence), .b = work_tile.sequence, .head = work_tile.head};
     const int begin = work_tile.tile * kM, end = begin + kM;
     work.queries = {begin, end < work.sequence.queries ? end : work.sequence.queries};
@@ -134,18 +148,38 @@ struct Forward {
     });
   }
 
+  // The warp that loads tiles of the bias, for one consumer after the other.
+  static __forceinline__ __device__ void produce_bias(const Parameters& parameters, Shared& shared) {
+    BiasState state;
+    for_each_work_tile(parameters, [&](const Work& work) {
+      if (work.keys.is_empty()) return;
+      const int64_t place = parameters.call.bias_place(work.b, work.head);
+      const int width = parameters.bias.width;
+      auto tiles = tiles_of(parameters, work, work.keys);
+      for (int tile = tiles.before(work.keys.end); tile >= work.keys.begin; tile = tiles.before(tile))
+        for (int part = 0; part < width; ++part) {
+#pragma unroll 1
+          for (int consumer = 0; consumer < kConsumers; ++consumer)
+            load_bias<BiasTile, 64, kN>(parameters.bias, place, shared.bias_ring[consumer], state,
+                                        work.queries.begin + consumer * 64, (tile * width + part) * kN,
+                                        shared.bias.at[consumer * kBiasStages + state.stage]);
+          ++state;
+        }
+    });
+  }
+
   // Online softmax of two rows per thread.
   struct Softmax {
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
     // Replaces scores by exponentials relative to the new maximum. The caller multiplies y by `rescale`. max * factor
     // is rounded once for all terms of a row. `bias` is added to this thread's scores of a row if the kernel has
-    // biases. With Terms::bias, which has none of them, a maximum may be so large that the rounding of max * factor
-    // exceeds the range of exponents: the maximum is subtracted first.
+    // biases. With a bias of each score, which has none of them, a maximum may be so large that the rounding of max *
+    // factor exceeds the range of exponents: the maximum is subtracted first.
     template <int kValues>
     __forceinline__ __device__ void step(float (&scores)[kValues], const float (&bias)[2], float factor,
                                          float (&rescale)[2]) {
-      constexpr bool kSubtractsFirst = kTerms == Terms::bias;
+      constexpr bool kSubtractsFirst = kHasBias;
       constexpr bool kBiased = (kTerms != Terms::none || kMasked) && !kSubtractsFirst;
       float before[2] = {max[0], max[1]};
       if constexpr (kBiased) max[0] = max[1] = -INFINITY;
@@ -187,7 +221,7 @@ struct Forward {
     __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
       are_all_visible = is_tile_visible && fully_visible_tiles(call, work).has(tile);
       if (are_all_visible) {
-        if constexpr (kTerms != Terms::bias) any[0] = any[1] = ~0u;
+        if constexpr (!kHasBias) any[0] = any[1] = ~0u;
         return;
       }
       const int column = threadIdx.x % 4 * 32, key = tile * kN + column;
@@ -198,7 +232,7 @@ struct Forward {
         if (call.has_mask && bits)
           bits &= mask.template visible<32>(min(query(r), work.sequence.queries - 1), key, work.sequence.valid_keys);
         visible.own[r] = bits;
-        if constexpr (kTerms != Terms::bias) any[r] |= bits;
+        if constexpr (!kHasBias) any[r] |= bits;
       }
     }
 
@@ -234,6 +268,7 @@ struct Forward {
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
     State k_state, v_state;
+    BiasState bias_state;
     uint32_t q_phase = 0;
     if (kConsumers > 1 && warpgroup == kConsumers - 1) signal_next_warpgroup(warpgroup);
     for_each_work_tile(parameters, [&](const Work& work) {
@@ -241,12 +276,13 @@ struct Forward {
       if (work.keys.is_empty())
         store_zeros(parameters, work, thread);
       else
-        attend(parameters, work, shared, thread, k_state, v_state, q_phase);
+        attend(parameters, work, shared, thread, k_state, v_state, bias_state, q_phase);
     });
   }
 
   static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared,
-                                                int thread, State& k_state, State& v_state, uint32_t& q_phase) {
+                                                int thread, State& k_state, State& v_state, BiasState& bias_state,
+                                                uint32_t& q_phase) {
     const Attention& call = parameters.call;
     const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
@@ -286,11 +322,12 @@ struct Forward {
       float bias[2] = {};
       if (kTerms == Terms::alibi || (kMasked && call.alibi.data)) {
         add_alibi(parameters, work, fragment, warpgroup, tile, scores, bias);
-        if constexpr (kTerms == Terms::bias)
+        if constexpr (kHasBias)
 #pragma unroll
           for (int i = 0; i < kN / 2; ++i) scores[i] += bias[i / 2 % 2];
       }
       if constexpr (kTerms == Terms::bias) add_bias(parameters, work, head_bias, tile, pairs, scores);
+      if constexpr (kHasBiasTiles) add_bias_tile(parameters, shared, bias_state, pairs, scores);
       if constexpr (kMasked) {
         if (!pairs.are_all_visible)
           pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
@@ -445,6 +482,44 @@ struct Forward {
     }
   }
 
+  // Adds the next tile of the bias to products, 32 keys at a time.
+  static __forceinline__ __device__ void add_bias_tile(const Parameters& parameters, Shared& shared, BiasState& state,
+                                                       PairBits& pairs, float (&scores)[kN / 2]) {
+    const BiasUnit bias_unit(parameters.factor);
+    const int warpgroup = cutlass::canonical_warp_group_idx() - 1, lane = threadIdx.x % 32;
+    const int row = threadIdx.x % kWarpgroup / 32 * 16;
+    const bool is_f32 = parameters.bias.width == 2;
+    BiasRing& ring = shared.bias_ring[warpgroup];
+#pragma unroll
+    for (int part = 0; part < kN / 32; ++part) {
+      const bool is_second = is_f32 && part >= kN / 64;
+      if (part == 0 || (is_f32 && part == kN / 64)) ring.wait(state);
+      float numbers[16];
+      load_bias_rows<BiasTile>(parameters.bias, shared.bias.at[warpgroup * kBiasStages + state.stage], row,
+                               (part - (is_second ? kN / 64 : 0)) * 32 * (is_f32 ? 2 : 1), numbers);
+      if (part == kN / 32 - 1 || (is_f32 && part == kN / 64 - 1)) {
+        __syncwarp();
+        if (lane == 0) ring.empty[state.stage].arrive();
+        ++state;
+      }
+      const bool needs_care = bias_unit.add(numbers, reinterpret_cast<float (&)[16]>(scores[part * 16]));
+      uint32_t visible[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        visible[r] = pairs.are_all_visible ? ~0u : __shfl_sync(0xffffffff, pairs.visible.own[r], part, 4);
+      if (needs_care) {
+        uint32_t finite[2] = {};
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+          finite[i / 2 % 2] |= uint32_t(numbers[i] != -INFINITY) << (i / 4 * 8 + lane % 4 * 2 + i % 2);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) visible[r] &= finite[r];
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) pairs.any[r] |= visible[r];
+    }
+  }
+
   // Values behind the last valid key may be NaN.
   static __forceinline__ __device__ void clear_invalid_values(const Parameters& parameters, const Work& work, int tile,
                                                               Shared& shared, const State& v_state, int thread) {
@@ -508,6 +583,8 @@ struct Forward {
       for (const CUtensorMap* map : {&parameters.q, &parameters.k, &parameters.v}) cute::prefetch_tma_descriptor(map);
       shared.k_ring.init(kConsumers);
       shared.v_ring.init(kConsumers);
+      if constexpr (kHasBiasTiles)
+        for (BiasRing& ring : shared.bias_ring) ring.init(kWarpgroup / 32);
       shared.q_full.init(1);
       shared.q_empty.init(kConsumers);
     }
@@ -517,6 +594,8 @@ struct Forward {
     if (is_producer) {
       cutlass::arch::warpgroup_reg_dealloc<kProducerRegisters>();
       if (threadIdx.x < 32) produce(parameters, shared);
+      if constexpr (kHasBiasTiles)
+        if (threadIdx.x / 32 == 1) produce_bias(parameters, shared);
     } else {
       cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
       consume(parameters, shared);
@@ -544,6 +623,10 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
   parameters.scheduler = TileScheduler<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                                                        int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group,
                                                        kMinPairs, true, true);
+  if constexpr (Kernel::kHasBiasTiles) {
+    FUSEDOPS_TRY(BiasLoads::of<64>(call, &parameters.bias));
+    if (parameters.bias.is_batch_inner) parameters.scheduler.take_sequences_first();
+  }
   FUSEDOPS_TRY(allow_shared_memory(attention_forward<Kernel>, sizeof(typename Kernel::Shared)));
   using QTile = typename Kernel::QTile;
   using KeyTile = typename Kernel::KeyTile;

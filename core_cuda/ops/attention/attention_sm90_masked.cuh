@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ops/attention/attention_dropout.cuh"
-#include "ops/attention/attention_sm90.cuh"
+#include "ops/attention/attention_sm90_bias.cuh"
 
 namespace fusedops::cuda::sm90 {
 

@@ -133,6 +133,7 @@ class BroadcastBias : public BroadcastRows {
 
   FUSEDOPS_HD bool is_given() const { return numbers_.data; }
   FUSEDOPS_HD bool is_f32() const { return numbers_.is_f32; }
+  const void* data() const { return numbers_.data; }
 
   // An element of the row that begins at a place.
   template <class T>
