@@ -76,6 +76,11 @@ Status sum_sinks(const Attention& call, const RowStatistics& rows, const Context
 // The gradient of a bias of 16-bit attention, with mma. The call has scores; `deltas` has one of each row, in float32.
 Status attention_dbias(const Attention& call, const HeadRows& deltas, const Context& context);
 
+// The same with wgmma, compute capability 9.x, beside attention_bias_tiles_sm90_backward, for a bias of 16 bits. `lse`
+// and `deltas` have `rows` for each sequence, as in its workspace: lse is in units of log 2.
+Status attention_dbias_sm90(const Attention& call, const HeadRows& lse, const HeadRows& deltas, int rows,
+                            const Context& context);
+
 // Preprocessing of the simt and sm80 backward: delta, zeros in the semaphores, and the gradients of sinks. finish_dq is
 // the postprocessing of the sm80 backward: dq = scale * its float32 sum.
 Status begin_backward(const Attention& call, const BackwardSums& sums, const Context& context);

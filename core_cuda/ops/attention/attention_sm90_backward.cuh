@@ -130,8 +130,14 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   }
   if (call.dbias) {
     const int64_t of_sequence = parameters.slots.tiles * kM;
-    FUSEDOPS_TRY(
-        attention_dbias(call, {parameters.workspace.delta, of_sequence, 1, call.sequences * of_sequence}, context));
+    const auto statistics = [&](float* numbers) {
+      return HeadRows{numbers, of_sequence, 1, call.sequences * of_sequence};
+    };
+    const HeadRows lse = statistics(parameters.workspace.lse), deltas = statistics(parameters.workspace.delta);
+    const bool has_tiles =
+        Kernel::kHasBiasTiles && !call.bias.is_f32() && reinterpret_cast<uintptr_t>(call.dbias) % 16 == 0;
+    FUSEDOPS_TRY(has_tiles ? attention_dbias_sm90(call, lse, deltas, static_cast<int>(of_sequence), context)
+                           : attention_dbias(call, deltas, context));
   }
   FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
                       Grid{scheduler.work_tiles(), Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters));
