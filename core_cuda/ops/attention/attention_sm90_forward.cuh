@@ -4,7 +4,8 @@
 // A producer warp copies tiles of k and v into rings in shared memory through TMA and runs ahead into the next work
 // tile. Each consumer warpgroup has 64 queries. It issues the scores of the next tile of keys and the product of the
 // previous tile's probabilities with its values, and computes exponentials while they run. The warpgroups alternate
-// (ping-pong scheduling), so that one computes exponentials while another's products run.
+// (ping-pong scheduling), so that one computes exponentials while another's products run. In some kernels work tiles
+// overlap, too: see kOverlaps.
 //
 // With a mask the producer skips tiles without a visible key and passes the index of each loaded tile.
 //
@@ -42,18 +43,23 @@ struct Forward {
   using BiasState = RingState<kBiasStages>;
   static constexpr uint32_t kBiasBytes = kHasBiasTiles ? kConsumers * kBiasStages * BiasTile::kSize * sizeof(T) : 0;
 
-  // True if shared memory has room for y beside q; otherwise y takes the memory of q.
-  static constexpr bool kHasYBuffer = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) + kBiasBytes <= (226 << 10);
+  // True if shared memory has room for y, or another q.
+  static constexpr bool kHasRoom = (2 * kM + 2 * kStages * kN) * kD * sizeof(T) + kBiasBytes <= (226 << 10);
+  // True if the first scores of a work tile are computed beside the last product of the previous one. Only with few
+  // features or ALiBi: elsewhere the loop over all work tiles takes up to 1.05 of the time.
+  static constexpr bool kOverlaps = kHasRoom && !kMasked && kConsumers == 2 && (kD == 64 || kTerms == Terms::alibi);
+  static constexpr bool kHasYBuffer = kHasRoom && !kOverlaps;  // otherwise y takes the memory of q
+  static constexpr int kQStages = kOverlaps ? 2 : 1;
+  using QState = RingState<kQStages>;
 
   struct alignas(1024) Shared {
-    alignas(1024) T q[QTile::kSize];
+    alignas(1024) T q[kQStages][QTile::kSize];
     alignas(1024) T y[kHasYBuffer ? QTile::kSize : 1];
     alignas(1024) T k[kStages][KeyTile::kSize];
     alignas(1024) T v[kStages][KeyTile::kSize];
     KeyRing k_ring, v_ring;
     int loaded[kLoadedTiles];  // 2 * tile of keys, plus 1 if the mask hides nothing of it
-    cutlass::arch::ClusterTransactionBarrier q_full;
-    cutlass::arch::ClusterBarrier q_empty;
+    Ring<kQStages> q_ring;
     std::conditional_t<kHasBiasTiles, BiasRing[kConsumers], NoBias> bias_ring;
     std::conditional_t<kHasBiasTiles, BiasTiles<T, BiasTile, kConsumers * kBiasStages>, NoBias> bias;
   };
@@ -105,12 +111,28 @@ struct Forward {
       body(work(parameters, first + place));
   }
 
+  // The work tiles of for_each_work_tile(), one at a time.
+  class WorkTiles {
+   public:
+    // Returns false behind the last one.
+    __forceinline__ __device__ bool next(const Parameters& parameters, Work* next) {
+      const int blocks = gridDim.x;
+      if (first_ + place_ >= parameters.scheduler.work_tiles()) return false;
+      *next = work(parameters, first_ + place_);
+      first_ += blocks, place_ = blocks - 1 - place_;
+      return true;
+    }
+
+   private:
+    int first_ = 0, place_ = blockIdx.x;
+  };
+
   // The producer warp: loads tiles of k from the last on, and each tile of v after the next tile of k.
   static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared) {
     const Attention& call = parameters.call;
     const bool is_leader = threadIdx.x % 32 == 0;
     State k_state, v_state;
-    uint32_t q_phase = 0;
+    QState q_state;
     for_each_work_tile(parameters, [&](const Work& work) {
       if (work.keys.is_empty()) return;
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
@@ -132,14 +154,11 @@ struct Forward {
       };
       int tile = tiles.before(work.keys.end);
       load_k(tile);
-      shared.q_empty.wait(q_phase ^ 1);
-      if (is_leader) {
-        shared.q_full.arrive_and_expect_tx(sizeof(shared.q));
-        load_tile<QTile>(parameters.q, reinterpret_cast<uint64_t*>(&shared.q_full),
-                         static_cast<int>(work.sequence.first_query) + work.queries.begin, work.head, sequence,
-                         shared.q);
-      }
-      q_phase ^= 1;
+      uint64_t* const barrier = shared.q_ring.acquire(q_state, is_leader, sizeof(shared.q[0]));
+      if (is_leader)
+        load_tile<QTile>(parameters.q, barrier, static_cast<int>(work.sequence.first_query) + work.queries.begin,
+                         work.head, sequence, shared.q[q_state.stage]);
+      ++q_state;
       for (int next; (next = tiles.before(tile)) >= work.keys.begin; tile = next) {
         load_k(next);
         load_v(tile);
@@ -267,22 +286,23 @@ struct Forward {
   // A consumer warpgroup.
   static __forceinline__ __device__ void consume(const Parameters& parameters, Shared& shared) {
     const int thread = threadIdx.x - kWarpgroup, warpgroup = cutlass::canonical_warp_group_idx() - 1;
-    State k_state, v_state;
-    BiasState bias_state;
-    uint32_t q_phase = 0;
     if (kConsumers > 1 && warpgroup == kConsumers - 1) signal_next_warpgroup(warpgroup);
+    if constexpr (kOverlaps) return attend_overlapping(parameters, shared, thread);
+    State k_state, v_state;
+    QState q_state;
+    BiasState bias_state;
     for_each_work_tile(parameters, [&](const Work& work) {
       if (work.queries.is_empty()) return;
       if (work.keys.is_empty())
         store_zeros(parameters, work, thread);
       else
-        attend(parameters, work, shared, thread, k_state, v_state, bias_state, q_phase);
+        attend(parameters, work, shared, thread, k_state, v_state, q_state, bias_state);
     });
   }
 
   static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared,
-                                                int thread, State& k_state, State& v_state, BiasState& bias_state,
-                                                uint32_t& q_phase) {
+                                                int thread, State& k_state, State& v_state, QState& q_state,
+                                                BiasState& bias_state) {
     const Attention& call = parameters.call;
     const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
     const Fragment fragment(thread % kWarpgroup);
@@ -321,7 +341,8 @@ struct Forward {
     const auto apply_softmax = [&](int tile, auto is_masked) {
       float bias[2] = {};
       if (kTerms == Terms::alibi || (kMasked && call.alibi.data)) {
-        add_alibi(parameters, work, fragment, warpgroup, tile, scores, bias);
+        const float slope = alibi_slope<T>(call, parameters.factor, work.head);
+        add_alibi(parameters, work, fragment, warpgroup, tile, slope, scores, bias);
         if constexpr (kHasBias)
 #pragma unroll
           for (int i = 0; i < kN / 2; ++i) scores[i] += bias[i / 2 % 2];
@@ -339,12 +360,9 @@ struct Forward {
         softmax.step(scores, bias, parameters.factor, rescale);
       }
     };
-    const auto release_q = [&] {
-      if (thread % kWarpgroup == 0) shared.q_empty.arrive();
-    };
     const auto finish_scores = [&](int tile) {
       release(shared.k_ring, k_state);
-      if (kHasYBuffer && tile == work.keys.begin) release_q();
+      if (kHasYBuffer && tile == work.keys.begin) shared.q_ring.release(0);
     };
     bool adds = false;  // true if a product with v is in flight
     const auto finish_values = [&] {
@@ -375,8 +393,8 @@ struct Forward {
       }
     };
 
-    shared.q_full.wait(q_phase);
-    q_phase ^= 1;
+    shared.q_ring.wait(q_state);
+    ++q_state;
     start_scores();
     load_bits(tile);
     wait_for<0>(scores);
@@ -397,12 +415,127 @@ struct Forward {
     wait_for<0>(y);
     release(shared.v_ring, v_state);
     if constexpr (!kHasYBuffer) sync(warpgroup);
-    store(parameters, work, fragment, thread, softmax, pairs, y, kHasYBuffer ? shared.y : shared.q);
+    store(parameters, work, fragment, thread, softmax, pairs, y, kHasYBuffer ? shared.y : shared.q[0]);
     if constexpr (!kHasYBuffer) {
       cutlass::arch::fence_view_async_shared();
       sync(warpgroup);
-      release_q();
+      shared.q_ring.release(0);
     }
+  }
+
+  // A consumer warpgroup whose work tiles overlap. A single loop runs over the tiles of keys of all work tiles: with a
+  // loop for each work tile, ptxas would serialize the products (C7512). It finds the next work tile beside products.
+  static __forceinline__ __device__ void attend_overlapping(const Parameters& parameters, Shared& shared, int thread) {
+    const Attention& call = parameters.call;
+    const int warpgroup = cutlass::canonical_warp_group_idx() - 1;
+    const Fragment fragment(thread % kWarpgroup);
+    const auto q = QTile::rows(shared.q, warpgroup * 64);
+    const auto k = KeyTile::rows(shared.k);
+    const auto v = KeyTile::columns(shared.v);
+    float scores[kN / 2], y[kD / 2] = {};
+    uint32_t p[kN / 4];
+    Softmax softmax;
+    float rescale[2];
+    State k_state, v_state;
+    QState q_state;
+    struct Attended {
+      Work work;
+      Range visible;  // tiles of keys that all queries see
+      float slope;    // of ALiBi
+    } current, following;
+    const Work& work = current.work;
+    WorkTiles work_tiles;
+    const auto find_following = [&] {
+      while (work_tiles.next(parameters, &following.work)) {
+        if (following.work.queries.is_empty()) continue;
+        if (!following.work.keys.is_empty()) {
+          following.visible = fully_visible_tiles(call, following.work);
+          if constexpr (kTerms == Terms::alibi)
+            following.slope = alibi_slope<T>(call, parameters.factor, following.work.head);
+          return true;
+        }
+        store_zeros(parameters, following.work, thread);
+      }
+      return false;
+    };
+    if (!find_following()) return;
+    current = following;
+    bool has_following = find_following();
+    int tile = work.keys.end - 1;
+
+    const auto start_scores = [&] {
+      shared.k_ring.wait(k_state);
+      multiply<T, /*kAdds=*/false>(q + q_state.stage * QTile::kOffset, k + k_state.stage * KeyTile::kOffset, scores);
+    };
+    const auto start_values = [&] {
+      shared.v_ring.wait(v_state);
+      multiply<T, /*kAdds=*/true>(p, v + v_state.stage * KeyTile::kOffset, y);
+    };
+    const auto release = [](KeyRing& ring, State& state) {
+      ring.release(state.stage);
+      ++state;
+    };
+    const auto is_masked = [&] { return !current.visible.has(tile); };
+    const auto apply_softmax = [&](bool is_masked) {
+      float bias[2] = {};
+      if constexpr (kTerms == Terms::alibi)
+        add_alibi(parameters, work, fragment, warpgroup, tile, current.slope, scores, bias);
+      if (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
+      softmax.step(scores, bias, parameters.factor, rescale);
+    };
+
+    shared.q_ring.wait(q_state);
+    start_scores();
+    wait_for<0>(scores);
+    release(shared.k_ring, k_state);
+    apply_softmax(is_masked());
+    clear_invalid_values(parameters, work, tile, shared, v_state, thread);
+    Rows rows;
+    bool adds = false;      // true if a product with v is in flight
+    bool has_rows = false;  // true if it is the last one of `rows`
+    int q_stage = 0;        // of `rows`
+    while (true) {
+      wait_for<0>(y);
+      if (adds) release(shared.v_ring, v_state);
+      if (has_rows) {
+        store_and_release(parameters, rows, thread, y, shared, q_stage);
+#pragma unroll
+        for (int i = 0; i < kD / 2; ++i) y[i] = 0;
+        clear_invalid_values(parameters, work, tile, shared, v_state, thread);
+      } else if (__any_sync(0xffffffff, rescale[0] != 1 || rescale[1] != 1)) {
+#pragma unroll
+        for (int i = 0; i < kD / 2; ++i) y[i] *= rescale[i / 2 % 2];
+      }
+      round_to<T>(p, scores);
+      has_rows = tile == work.keys.begin;
+      if (has_rows) {
+        finish_rows(parameters, work, fragment, thread, softmax, PairBits(call, work, fragment, warpgroup),
+                    rows.factors);
+        rows.first = call.y.row<T>(call.batch_index(work.b), work.sequence.first_query + work.queries.begin, work.head);
+        rows.count = work.queries.end - work.queries.begin;
+        softmax = {};
+        q_stage = q_state.stage;
+        if (!has_following) break;
+        current = following;
+        tile = work.keys.end;
+        ++q_state;
+        shared.q_ring.wait(q_state);
+      }
+      wait_for_turn(warpgroup);
+      start_scores();
+      start_values();
+      adds = true;
+      signal_next_warpgroup(warpgroup);
+      --tile;
+      if (has_rows) has_following = find_following();
+      const bool needs_mask = is_masked();
+      wait_for<1>(scores);
+      release(shared.k_ring, k_state);
+      apply_softmax(needs_mask);
+    }
+    start_values();
+    wait_for<0>(y);
+    store_and_release(parameters, rows, thread, y, shared, q_stage);
   }
 
   static __device__ void sync(int warpgroup) { cutlass::arch::NamedBarrier::sync(kWarpgroup, kConsumers + warpgroup); }
@@ -436,9 +569,8 @@ struct Forward {
   // for each score, and a term for each row, `bias`, which the softmax adds. Otherwise a score takes two operations.
   // The side is that of the 64 queries of a warpgroup, so that all sizes of tiles give the same bits.
   static __forceinline__ __device__ void add_alibi(const Parameters& parameters, const Work& work,
-                                                   const Fragment& fragment, int warpgroup, int tile,
+                                                   const Fragment& fragment, int warpgroup, int tile, float slope,
                                                    float (&scores)[kN / 2], float (&bias)[2]) {
-    const float slope = alibi_slope<T>(parameters.call, parameters.factor, work.head);
     const int diagonal = work.queries.begin + warpgroup * 64 + work.sequence.shift - tile * kN;
     float distance[2];  // of the first column from the diagonal
 #pragma unroll
@@ -538,14 +670,14 @@ struct Forward {
     if constexpr (kConsumers > 1) cutlass::arch::NamedBarrier::arrive(2 * kWarpgroup, (warpgroup + 1) % kConsumers);
   }
 
-  // Stores y / sum and lse. A row without a visible key is zeros; one whose visible scores are all -inf is NaN.
-  static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
-                                               int thread, const Softmax& softmax, const PairBits& pairs,
-                                               float (&y)[kD / 2], T* tile) {
+  // Stores lse and returns the factors of y. A row without a visible key is zeros; one whose visible scores are all
+  // -inf is NaN.
+  static __forceinline__ __device__ void finish_rows(const Parameters& parameters, const Work& work,
+                                                     const Fragment& fragment, int thread, const Softmax& softmax,
+                                                     const PairBits& pairs, float (&factors)[2]) {
     const Attention& call = parameters.call;
     const int64_t b = call.batch_index(work.b), first = work.sequence.first_query + work.queries.begin;
-    const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
-    float factors[2];
+    const int count = work.queries.end - work.queries.begin;
     const float sink = call.sinks.data ? call.sinks.template get<T>(work.head) : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -561,9 +693,57 @@ struct Forward {
       const float scale = kMasked ? static_cast<float>(call.dropout.scale) : 1;
       factors[r] = sum == 0 && !has_visible ? 0 : of_keys * scale / sum;
     }
+  }
+
+  // Stores y / sum and lse.
+  static __forceinline__ __device__ void store(const Parameters& parameters, const Work& work, const Fragment& fragment,
+                                               int thread, const Softmax& softmax, const PairBits& pairs,
+                                               float (&y)[kD / 2], T* tile) {
+    const Attention& call = parameters.call;
+    const int64_t b = call.batch_index(work.b), first = work.sequence.first_query + work.queries.begin;
+    const int first_row = thread / 32 * 16, count = work.queries.end - work.queries.begin;
+    float factors[2];
+    finish_rows(parameters, work, fragment, thread, softmax, pairs, factors);
     T* const y_rows = call.y.row<T>(b, first, work.head);
     store_rows<QTile>(first_row, 0, factors, y, tile, count, call.dim_v,
                       [&](int row) { return y_rows + row * call.y.position; });
+  }
+
+  // Rows of y whose sums are complete, and the factors of two of them.
+  struct Rows {
+    float factors[2];
+    T* first;
+    int count;
+  };
+
+  // Stores rows of y through the memory of a q. The fence comes with a memory barrier, so it precedes the stores to
+  // global memory.
+  static __forceinline__ __device__ void store_and_release(const Parameters& parameters, const Rows& rows, int thread,
+                                                           float (&y)[kD / 2], Shared& shared, int q_stage) {
+    const int first_row = thread / 32 * 16;
+#pragma unroll
+    for (int i = 0; i < kD / 2; ++i) y[i] *= rows.factors[i / 2 % 2];
+    uint32_t words[kD / 4];
+    round_to<T>(words, y);
+    T* const own_rows = shared.q[q_stage] + first_row * QTile::kPanel;
+    __syncwarp();
+    store_fragment<QTile>(own_rows, 0, words);
+    __syncwarp();
+    constexpr int kVectors = kD / 8, kPerAccess = 32 / kVectors;  // vectors per row, rows per access of a warp
+    const int lane = threadIdx.x % 32, column = lane % kVectors * 8;
+    uint4 vectors[16 / kPerAccess];
+#pragma unroll
+    for (int i = 0; i < 16 / kPerAccess; ++i)
+      vectors[i] = *reinterpret_cast<const uint4*>(own_rows + QTile::at(i * kPerAccess + lane / kVectors, column));
+    cutlass::arch::fence_view_async_shared();
+    const Attention& call = parameters.call;
+    const int row = first_row + lane / kVectors, count = column < call.dim_v ? rows.count - row : 0;
+    T* to = rows.first + row * call.y.position + column;
+#pragma unroll
+    for (int i = 0; i < 16 / kPerAccess; ++i, to += kPerAccess * call.y.position)
+      if (i * kPerAccess < count) *reinterpret_cast<uint4*>(to) = vectors[i];
+    sync(thread / kWarpgroup);
+    shared.q_ring.release(q_stage);
   }
 
   // Stores the result of queries that see no key.
@@ -585,8 +765,7 @@ struct Forward {
       shared.v_ring.init(kConsumers);
       if constexpr (kHasBiasTiles)
         for (BiasRing& ring : shared.bias_ring) ring.init(kWarpgroup / 32);
-      shared.q_full.init(1);
-      shared.q_empty.init(kConsumers);
+      shared.q_ring.init(kConsumers);
     }
     cutlass::arch::fence_barrier_init();
     __syncthreads();
