@@ -167,12 +167,14 @@ struct WorkTile {
 template <int kSize>
 class TileScheduler {
  public:
+  static constexpr int64_t kHalfOfL2 = 24 << 20;  // of 50 MB
+
+  // `cached`: bytes of the heads of a section.
   static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int min_pairs, bool is_reversed,
-                          bool is_serpentine) {
-    constexpr int64_t kCached = 24 << 20;  // half of an L2 cache of 50 MB
+                          bool is_serpentine, int64_t cached = kHalfOfL2) {
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
-    const int64_t cached = std::max<int64_t>(kCached / std::max<int64_t>(bytes_per_head, 1), min_pairs);
-    const auto per_section = static_cast<int>(std::clamp<int64_t>(cached, 1, pairs));
+    const int64_t fitting = std::max<int64_t>(cached / std::max<int64_t>(bytes_per_head, 1), min_pairs);
+    const auto per_section = static_cast<int>(std::clamp<int64_t>(fitting, 1, pairs));
     TileScheduler scheduler;
     scheduler.slots_ = slots, scheduler.pairs_ = pairs, scheduler.per_section_ = per_section,
     scheduler.is_reversed_ = is_reversed;

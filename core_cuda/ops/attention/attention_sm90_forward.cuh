@@ -797,11 +797,13 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
     FUSEDOPS_TRY((find_mask_tiles<Kernel::kM, Kernel::kN>(mask, context)));
   }
   constexpr int kMinPairs = 16;  // several blocks then read the keys of a head at the same time
+  // Short sequences would read k and v of larger sections from DRAM twice.
+  constexpr int64_t kCached = TileScheduler<Kernel::kM>::kHalfOfL2 / 2;
   typename Kernel::Parameters parameters{.call = call, .mask = mask, .factor = factor_of(call)};
   parameters.has_bias_pairs = call.bias.has_aligned_pairs(call.keys, call.bias_row, call.dtype);
   parameters.scheduler = TileScheduler<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                                                        int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group,
-                                                       kMinPairs, true, true);
+                                                       kMinPairs, true, true, kCached);
   if constexpr (Kernel::kHasBiasTiles) {
     FUSEDOPS_TRY(BiasLoads::of<64>(call, &parameters.bias));
     if (parameters.bias.is_batch_inner) parameters.scheduler.take_sequences_first();
