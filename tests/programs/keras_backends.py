@@ -111,6 +111,7 @@ def other_backend():
 
 
 warnings.simplefilter("error", UserWarning)
+warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)  # Keras's own, of labels
 layers()
 dropout()
 other_backend()

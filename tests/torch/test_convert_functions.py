@@ -212,6 +212,9 @@ def test_functions_are_those_of_torch(torch_backend, inputs, case, autocast):
     """Results, their dtypes and errors."""
     from fusedops.torch.conversion import functional
 
+    if autocast and torch_backend.device != "cpu" and case == "attention with dropout of all":
+        pytest.skip("torch's own kernel for 16 bits ends the process")
+
     def outcome(module):
         try:
             with torch.autocast(torch_backend.device, torch.bfloat16, autocast):

@@ -243,8 +243,6 @@ class Deferred:
         compute: returns the tensor, by the original's functions.
     """
 
-    compute: Callable[[], Tensor]
-
     def __init__(self, q: Tensor, k: Tensor, shape: torch.Size, dtype: torch.dtype, scale: float) -> None:
         self.q, self.k, self.shape, self.dtype, self.scale = q, k, shape, dtype, scale
         self.biases: tuple[tuple[torch.Size, Tensor], ...] = ()
@@ -253,15 +251,20 @@ class Deferred:
         self.views = (q.shape[:-2],)  # leading dimensions
         self.has_softmax, self.dropout = False, 0.0
         self.value: Tensor | None = None
+        self.compute: Callable[[], Tensor] | None = None
 
     def tensor(self) -> Tensor:
         if self.value is None:
+            assert self.compute is not None
             self.value = self.compute()
         return self.value
 
     def but(self, **changes: Any) -> Deferred:
-        made = copy.copy(self)
-        vars(made).update(changes)
+        made = Deferred(self.q, self.k, self.shape, self.dtype, self.scale)  # some compilers do not trace copy.copy
+        for name in ("biases", "masks", "hidden", "views", "has_softmax", "dropout", "value", "compute"):
+            setattr(made, name, getattr(self, name))
+        for name, value in changes.items():
+            setattr(made, name, value)
         return made
 
     @property
