@@ -85,6 +85,7 @@ TILES = {
     "no-group": ((0, 0), 150, 64, 520),
     "misaligned": ((127, 3), 130, 67, 131),
     "more-tiles-than-blocks": ((1, 65, 0, 2) * 48, 3300, 136, 264),
+    "more-tiles-than-pairs-of-blocks": ((40, 129, 0, 2) * 48, 8300, 136, 264),
     "more-groups-than-threads": ((0, 1, 2) * 500, 1600, 16, 24),
 }
 
@@ -103,13 +104,13 @@ def test_tiles_of_groups(torch_gpu, dtype, tiles, random):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("experts", [2, 150])
-def test_tiles_of_experts(torch_gpu, dtype, interleaved, transpose, experts, random):
+@pytest.mark.parametrize(("experts", "tokens"), [(2, 200), (150, 200), (150, 6000)])
+def test_tiles_of_experts(torch_gpu, dtype, interleaved, transpose, experts, tokens, random):
     """For the kernel of 9.x with a fused gate: experts of more rows and units than a tile has, or more tiles than a GPU
-    has blocks."""
+    has blocks, or pairs of them."""
     sizes = {"size": 136, "out": 264, "per_token": 3, "experts": experts}
     options = {"biases": True, "limit": 50.0, "interleaved": interleaved, "transpose_weight": transpose}
-    sample = specification.call(random, (200, 72), **sizes, **options)
+    sample = specification.call(random, (tokens, 72), **sizes, **options)
     inputs = torch_gpu.tensors(sample, dtype)
     check_forward(torch_gpu, specification.SPECIFICATION, sample, inputs)
     check_backward(torch_gpu, specification.SPECIFICATION, sample, inputs)
