@@ -212,6 +212,25 @@ def test_low_float32_bias_beside_16_bits(any_backend, narrow, rows, digits, rand
     check_backward(any_backend, spec, sample, inputs)
 
 
+@pytest.mark.parametrize("features", [64, 128, 264])
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_lowest_float32_bias_beside_16_bits(any_backend, narrow, features, random):
+    """It hides keys, as masks of transformers do: here the last ones, so that a tile has no others."""
+    few, keys = 120, 152
+    q, k, v = (normal(random, 1, length, 2, features) for length in (140, keys, keys))
+    bias = normal(random, 2, 140, keys)
+    bias[..., few:] = np.finfo(np.float32).min
+
+    def results(keys):
+        inputs = {name: any_backend.tensor(x, narrow) for name, x in named(q, k[:, :keys], v[:, :keys]).items()}
+        inputs["bias"] = any_backend.tensor(bias[..., :keys], "float32")
+        (y,), gradients = any_backend.gradients("attention", inputs, {}, ("q",))
+        return [any_backend.to_numpy(x).astype(np.float64) for x in (y, gradients["q"])]
+
+    for got, expected in zip(results(keys), results(few), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2**-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize(
     "offsets, sentence",
     [

@@ -194,6 +194,7 @@ struct ValueProducts {
 
     float y[kColumns / 2] = {}, sum[2] = {};  // the sum is relative to the maximum, y to the maximum times 2^rest
     float rest[2] = {};
+    constexpr float kLeast = -256;  // exponent, with a power of 0: the rest of minus infinity would be NaN
     bool has_visible[2] = {};
     float next_max[2], next_sum[2];  // of the next tile
     const auto load_statistics = [&](int key_tile) {
@@ -212,7 +213,9 @@ struct ValueProducts {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const bool is_zero = next_max[r] == kNegInf<float>;
-        const float exponent = is_zero ? rest[r] : (next_max[r] - max[r]) * score.factor, whole = ceilf(exponent);
+        float exponent = is_zero ? rest[r] : (next_max[r] - max[r]) * score.factor;
+        if (exponent < kLeast) exponent = kLeast;
+        const float whole = ceilf(exponent);
         const float factor = is_zero ? 0 : power_of_two(whole);
         if (next_sum[r] != -1) has_visible[r] = true, sum[r] += next_sum[r] * exp2_(exponent);
         factors[r] = rounded_pair<T>(factor, factor);
