@@ -45,6 +45,11 @@ class FusedExperts(HubLayer):
             **self._gate(),
         )
 
+    def scored(self, x: tf.Tensor, scores: tf.Tensor, count: int) -> tf.Tensor:
+        """The same for scores [T, experts] of a router, which are zero except for the `count` chosen experts."""
+        weight, index = keras.ops.top_k(scores, k=count)
+        return self.weighted(x, index, weight)
+
     def _activation(self) -> Activation | None:
         return activations.fused_name(getattr(self, "activation", keras.activations.silu))
 

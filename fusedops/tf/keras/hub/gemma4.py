@@ -98,11 +98,10 @@ class Gemma4TextDecoderBlock(HubLayer, gemma4_decoder_block.Gemma4TextDecoderBlo
         return (y * tf.cast(self.layer_scalar, y.dtype) if self.is_text_layer else y), cache
 
     def _of_experts(self, x: tf.Tensor) -> tf.Tensor:
-        scores, bank = self.moe_router(x), self.moe_expert_bank  # [B · T, E], zero for the experts that are not chosen
+        scores, bank = self.moe_router(x), self.moe_expert_bank
         rows = rows_of(self.pre_ffw_norm_moe(x))
         if isinstance(bank, FusedExperts):
-            weight, index = keras.ops.top_k(scores, k=self.moe_router.num_experts_per_token)
-            y = bank.weighted(rows, index, weight)
+            y = bank.scored(rows, scores, self.moe_router.num_experts_per_token)
         else:
             y = bank(rows, scores)
         return self.post_ffw_norm_moe_path(keras.ops.reshape(y, keras.ops.shape(x)))

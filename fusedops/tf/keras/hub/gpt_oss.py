@@ -52,7 +52,6 @@ class GptOssSparseMoeBlock(HubLayer, gpt_oss_decoder.GptOssSparseMoeBlock):
         if not isinstance(self.experts, FusedExperts):
             return super().call(given.hidden_states)
         x = rows_of(given.hidden_states)
-        scores = self.router(x)  # [T, E], zero for the experts that are not chosen
-        weight, index = keras.ops.top_k(scores, k=self.top_k)
-        y = self.experts.weighted(x, index, weight)
+        scores = self.router(x)
+        y = self.experts.scored(x, scores, self.top_k)
         return keras.ops.reshape(y, keras.ops.shape(given.hidden_states)), scores
