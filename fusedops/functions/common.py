@@ -10,6 +10,8 @@ from fusedops.checks import renamed as renamed
 if TYPE_CHECKING:
     from fusedops.functions.operators import Operators
 
+MAX_FEATURES = 576  # of a head of attention: kMaxFeatures of the core
+
 Tensor = Any
 TensorLike = Any  # convertible to a tensor; in PyTorch a tensor
 Variable = Any  # mutated by a function; in PyTorch a tensor

@@ -9,10 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 import fusedops.tf as fo
+from fusedops.functions.common import MAX_FEATURES
 from fusedops.keras_layers.dropout import next_seed
 from fusedops.tf.keras_backend import FLOATING
-
-MAX_FEATURES = 576  # of a head
 
 
 @dataclass(frozen=True)

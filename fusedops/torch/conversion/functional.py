@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import fusedops.torch as fo
-from fusedops.functions.common import Reduction
-from fusedops.torch.nn.attention import MAX_FEATURES, takes_mask
+from fusedops.functions.common import MAX_FEATURES, Reduction
+from fusedops.torch.nn.attention import takes_mask
 from fusedops.torch.nn.layer import as_original, is_cast, unfused_input, unfused_pass
 from fusedops.torch.nn.losses import of_classes, unfused_class_weight, unfused_target
 from fusedops.torch.nn.normalization import default_eps

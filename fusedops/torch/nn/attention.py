@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fusedops.torch as fo
+from fusedops.functions.common import MAX_FEATURES
 from fusedops.torch.nn.layer import FusedLayer, as_original, mixed_dtypes, name, unfused_input
-
-MAX_FEATURES = 576
 
 
 def takes_mask(query: Tensor, mask: Tensor) -> bool:

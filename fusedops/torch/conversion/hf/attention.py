@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 import fusedops.torch as fo
+from fusedops.functions.common import MAX_FEATURES
 from fusedops.torch.conversion.hf import masks
 from fusedops.torch.conversion.hf.internals import (
     ALL_ATTENTION_FUNCTIONS,
     ALL_MASK_ATTENTION_FUNCTIONS,
     sdpa_attention_forward,
 )
-from fusedops.torch.nn.attention import MAX_FEATURES
 from fusedops.torch.nn.layer import REFUSED, is_plain, unfused_input
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import fusedops.torch as fo
+from fusedops.functions.common import MAX_FEATURES
 from fusedops.torch import internals
 from fusedops.torch.conversion import functional as kernels
 from fusedops.torch.conversion import source
@@ -31,7 +32,6 @@ from fusedops.torch.conversion.hf.code import compiled, with_global, without_no_
 from fusedops.torch.conversion.hf.internals import _active_collector as collector
 from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.conversion.hf.masks import as_bias
-from fusedops.torch.nn.attention import MAX_FEATURES
 from fusedops.torch.nn.layer import FLOATING, unfused_input
 
 _NAME = "_deferred_product"  # the global name of `_product_of` in the copies
@@ -260,7 +260,7 @@ class Deferred:
         return self.value
 
     def but(self, **changes: Any) -> Deferred:
-        made = Deferred(self.q, self.k, self.shape, self.dtype, self.scale)  # some compilers do not trace copy.copy
+        made = Deferred(self.q, self.k, self.shape, self.dtype, self.scale)  # PyTorch 2.11 does not trace copy.copy
         for name in ("biases", "masks", "hidden", "views", "has_softmax", "dropout", "value", "compute"):
             setattr(made, name, getattr(self, name))
         for name, value in changes.items():

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from fusedops.functions.common import MAX_FEATURES
 from fusedops.torch.conversion.hf.code import steps
-from fusedops.torch.nn.attention import MAX_FEATURES
 
 REGISTRY = "ALL_ATTENTION_FUNCTIONS"
 _BASES = ("torch", "fusedops", "transformers.modeling_utils", "transformers.generation")  # modules without attentions
