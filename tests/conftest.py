@@ -88,7 +88,8 @@ OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 @pytest.hookimpl(trylast=True)  # after -k and -m, so that one skip remains of the selected cases
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Removes suites that a specification does not need, and repeated skips."""
+    """Removes suites that a specification does not need, and repeated skips. Tests that run alone come last: before
+    each of them, every process waits for the slowest test of the others."""
 
     def parameters_of(item: pytest.Item) -> dict[str, Any]:
         return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -113,6 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
+    items.sort(key=lambda item: "alone" in getattr(item, "fixturenames", ()))
 
 
 def is_missing(parameter: object) -> bool:

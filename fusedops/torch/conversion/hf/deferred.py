@@ -78,7 +78,8 @@ def _methods(kind: type) -> Iterator[tuple[str, FunctionType, Callable[[Function
 
 
 class _Products(ast.NodeTransformer):
-    """Replaces each product `owner.name(...)` by `_NAME(owner, "name")(...)`, and `a @ b` by `_NAME(None, …)(a, b)`."""
+    """Replaces each product `owner.name(...)` by `_NAME(owner, "name")(...)`, and `a @ b` by `_NAME(None, …)(a, b)`;
+    `torch.tensor(...)`, too."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -124,10 +125,15 @@ class _Products(ast.NodeTransformer):
         match node.func:
             case ast.Attribute(value=owner, attr=name) if name in (*_PRODUCTS, _ATTENTION):
                 node.func = self._product(node, owner, name)
+            case ast.Attribute(value=owner, attr="tensor"):
+                node.func = self._called(node, owner, "tensor")
         return node
 
     def _product(self, node: ast.expr, owner: ast.expr | None, name: str) -> ast.expr:
         self.names.append(name)
+        return self._called(node, owner, name)
+
+    def _called(self, node: ast.expr, owner: ast.expr | None, name: str) -> ast.expr:
         function = ast.Name(_NAME, ast.Load())
         return ast.copy_location(ast.Call(function, [owner or ast.Constant(None), ast.Constant(name)], []), node)
 
@@ -177,7 +183,16 @@ def _product_of(owner: Any, name: str) -> Callable[..., Any]:
     function = getattr(owner, name)
     if function is functional.scaled_dot_product_attention:
         return kernels.scaled_dot_product_attention
+    if function is torch.tensor:
+        return _tensor
     return functools.partial(_product, function) if getattr(torch, name, None) is function else function
+
+
+def _tensor(data: Any, **options: Any) -> Tensor:
+    """`torch.tensor`; a number stays on the CPU, where `_hidden` reads it without waiting for a GPU."""
+    if isinstance(data, float | int):
+        options.pop("device", None)
+    return torch.tensor(data, **options)
 
 
 def _product(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -230,6 +245,12 @@ def _is_floating(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype in FLOATING
 
 
+_ATTRIBUTES = (
+    *("q", "k", "shape", "dtype", "scale", "biases", "masks", "hidden", "views"),
+    *("has_softmax", "dropout", "value", "compute"),
+)
+
+
 class Deferred:
     """Scores of an attention, or the probabilities of their softmax, that no code has read yet.
 
@@ -260,12 +281,16 @@ class Deferred:
         return self.value
 
     def but(self, **changes: Any) -> Deferred:
-        made = Deferred(self.q, self.k, self.shape, self.dtype, self.scale)  # PyTorch 2.11 does not trace copy.copy
-        for name in ("biases", "masks", "hidden", "views", "has_softmax", "dropout", "value", "compute"):
-            setattr(made, name, getattr(self, name))
+        made = Deferred(self.q, self.k, self.shape, self.dtype, self.scale)
+        made.assign(self)
         for name, value in changes.items():
             setattr(made, name, value)
         return made
+
+    def assign(self, other: Deferred) -> None:
+        """Sets every attribute, by name: PyTorch 2.11 traces neither copy.copy nor a change of `__dict__`."""
+        for name in _ATTRIBUTES:
+            setattr(self, name, getattr(other, name))
 
     @property
     def device(self) -> torch.device:
@@ -334,7 +359,7 @@ def _apply(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -
     if isinstance(made, Deferred):
         made.compute = compute
         if is_in_place:
-            vars(first).update(vars(made))
+            first.assign(made)
             return first
     return made
 
