@@ -35,7 +35,7 @@ help:
 	@echo 'make test-all      build what is stale, run every test'
 	@echo 'make test-compat   run the tests of PyTorch on a wheel, with four versions of torch and of Python'
 	@echo 'make demo          build what is stale, train a digit classifier, draw a picture'
-	@echo 'make example       build what is stale, train a language model, generate text with it in both frameworks'
+	@echo 'make example       build what is stale, train a language model, generate text with it in every framework'
 	@echo 'make bench         build what is stale, compare speed with the frameworks and other libraries'
 	@echo 'make bench-check   build what is stale, fail if an operator has become slower on the CPU'
 	@echo 'make bench-report  write the figures of the documents from runs, such as ARGS="here=build/bench/results.json"'

@@ -1,4 +1,4 @@
-"""Checks of Python types, with the same error sentences in both frameworks.
+"""Checks of Python types, with the same error sentences in all frameworks.
 
 The core checks shapes and dtypes. It never sees values that are not tensors, or attributes that have no text form.
 """

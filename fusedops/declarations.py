@@ -117,7 +117,7 @@ class Operator:
 @dataclass(frozen=True)
 class Core:
     table: dict[str, Operator]  # by name
-    dtypes: tuple[str, ...]  # names in both frameworks, in the core's order
+    dtypes: tuple[str, ...]  # names in all frameworks, in the core's order
     # Symbolic dimensions of a tracer: half of symbol s is s - half_symbol, its number of blocks s - 2 * half_symbol.
     # Both may apply to one dimension.
     half_symbol: int

@@ -87,7 +87,7 @@ class Loader:
 
         Each becomes an operator like those of fusedops, in eager code and whatever compiles, differentiates or maps:
         `torch.ops.fusedops.square`, and TensorFlow's `FusedopsSquare`. They stay for as long as the process. One
-        process may load them into both frameworks.
+        process may load them into several frameworks.
 
         The library is compiled for the CPU and, if there are .cu files and nvcc, for the GPUs here or those that
         FUSEDOPS_CUDA_ARCHS names. Without nvcc or a GPU the .cu files are left out: CUDA kernels must be declared as

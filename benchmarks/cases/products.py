@@ -34,7 +34,7 @@ def matmul() -> Iterator[Case]:
 
 
 def linear() -> Iterator[Case]:
-    """Layers, whose floor is the time of their products alone."""
+    """Layers. Their goal is relative to the time of their products alone."""
     baselines = [Goal(framework, "fastest baseline", 1 / 1.02, as_time=True) for framework in ("torch", "tf")]
     for operator, shapes in LAYERS.items():
         for shape in shapes:

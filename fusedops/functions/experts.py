@@ -76,13 +76,13 @@ def experts(
     Args:
         x: [..., in], float64, float32, float16 or bfloat16.
         index: int32 or int64 [..., K], the experts of each token. One outside of [0, E) contributes nothing.
-        weight: [..., K], of x's dtype or float32.
+        weight: [..., K], the router's weights; of x's dtype or float32.
         gate_up: [E, 2F, in], or [E, in, 2F] if `transpose_weight` is false; of x's dtype. F gates, then F ups.
         down: [E, out, F], or [E, F, out]; of x's dtype.
         activation: as in `bias_act`.
         gate_up_bias: [E, 2F], of x's dtype.
         down_bias: [E, out], of x's dtype.
-        transpose_weight: True if both weights are [E, out, in].
+        transpose_weight: True if `gate_up` and `down` are [E, out, in]. It does not concern `weight`.
         interleaved: True if gates and ups alternate in `gate_up`, as in gpt-oss.
         limit: a number. Gates are at most `limit`, and ups in [-limit, limit]; 0 is no limit.
         alpha: a number above 0, the α above.
@@ -94,7 +94,7 @@ def experts(
         over k is in order, in the compute dtype.
 
     Gradient:
-        For x, weight, both weights and both biases. With h the gated values and dh = dy down[e], rounded to x's dtype,
+        For x, weight, gate_up, down and both biases. With h the gated values and dh = dy down[e], rounded to x's dtype,
         dweight = Σ dh · h + Σ dy · down_bias[e], so that the second product need not be saved. g and u are saved,
         rounded, only if a gradient is wanted when `experts` is called; otherwise the backward computes them again, with
         the same bits.

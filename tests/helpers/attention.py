@@ -114,7 +114,7 @@ class Plain:
             if sink is not None:
                 self.errors_of_log += self.p_sink * 4 * finite(largest - sink)
             self.errors = errors + self.errors_of_log
-            # Those of the sum's logarithm beside those of the scores: of the sum and its logarithm, and of the maximum.
+            # Beside the errors of the scores: the roundings of the sum, of its logarithm, and of the maximum.
             self.errors_of_log += FEW * (1 + np.abs(finite(largest)) + np.abs(finite(log_sum)))
             # The backward takes the exponentials of scores - log_sum.
             self.errors_again = (
@@ -178,7 +178,7 @@ class Plain:
 
 
 def column(x: Array | float) -> Array:
-    """Beside a row of keys."""
+    """One number for each query, as a column beside its row of keys."""
     return np.asarray(x)[..., None]
 
 

@@ -1,4 +1,4 @@
-"""A sample's call as a function of tensors, for both frameworks."""
+"""A sample's call as a function of tensors, for any framework."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class RmsNormRope(Specification):
         return {name: gradients[name] for name in ("x", "weight")}
 
     def roundings(self, x, **others):
-        """Those of the norm, and two for each rotation; dz is in both terms of dx."""
+        """The norm's roundings, and two for each rotation; dz is in both terms of dx."""
         norm = NORM.roundings(x)
         return {"y": norm["y"] + 2, "dx": norm["dx"] + 4, "dweight": norm["dweight"] + 2}
 

@@ -27,7 +27,7 @@ enum class DType : uint8_t {
 };
 
 struct DTypeInfo {
-  const char* name;  // the spelling of both frameworks
+  const char* name;  // the spelling of all frameworks
   size_t size;       // bytes
 };
 

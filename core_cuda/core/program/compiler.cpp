@@ -63,7 +63,7 @@ bool open(const std::string& path, Library* library) {
          library->version(&library->major, &library->minor) == 0;
 }
 
-// The newest library whose code the driver can load. Both frameworks of a process or environment find the same one.
+// The newest library whose code the driver can load. All frameworks of a process or environment find the same one.
 const Library* library_for(int driver) {
   static std::vector<Library>& libraries = *[] {
     auto* found = new std::vector<Library>();

@@ -1,4 +1,4 @@
-// NVRTC, NVIDIA's compiler library, which both frameworks bring along. It is loaded at run time, if present.
+// NVRTC, NVIDIA's compiler library, which the frameworks bring along. It is loaded at run time, if present.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 //     ds = p * (d - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T dy
 //   dropout replaces p by m * p in y and dv, and d by m * d, with m = 0 or 1 / (1 - rate); lse and ds use p itself
 //   a soft cap c replaces a score s = scale * q k^T by t = c * tanh(s / c); ds gets another factor 1 - (t / c)^2
-//   alibi adds -slope * |d - j| to the score of key j and a query with key d on its diagonal
+//   alibi adds -slope * |a - j| to the score of key j and a query with key a on its diagonal
 //   a bias is added to the scores, after the soft cap; its gradient is the sum of p * (d - delta) over the scores that
 //     share an element
 //   a sink is one more logit in the denominator of each row of a head: lse includes it, and its gradient is the sum

@@ -98,7 +98,7 @@ bool takes_large_heads_backward(A call, G gpu) {
 
 // clang-format off
 constexpr AttentionEntry kForwards[] = {
-  {K::simt_general, "simt with dropout or bias",
+  {K::simt_general, "simt with dropout, ALiBi or bias",
    [](A call, G) { return !is_16_bit(call) && is_general(call); },
    "float32 or float64"},
   {K::simt, "simt",
@@ -128,7 +128,7 @@ constexpr AttentionEntry kForwards[] = {
   {K::sm90, "sm90",
    takes_sm90,
    "aligned"},
-  {K::sm80_general, "sm80 with dropout or bias",
+  {K::sm80_general, "sm80 with dropout, ALiBi or bias",
    [](A call, G) { return is_general(call); },
    "few queries, a soft cap, a scale <= 0, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",
@@ -158,7 +158,7 @@ constexpr AttentionEntry kBackwards[] = {
   {K::sm90, "sm90",
    takes_sm90_backward,
    "aligned"},
-  {K::sm80_general, "sm80 with dropout or bias",
+  {K::sm80_general, "sm80 with dropout, ALiBi or bias",
    [](A call, G) { return is_general(call); },
    "few queries, a soft cap, a scale <= 0, many features, misaligned rows, or no sm90 kernels"},
   {K::sm80, "sm80",

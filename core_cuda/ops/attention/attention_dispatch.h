@@ -1,5 +1,5 @@
 // Kernel selection for attention. It depends on dtype, shapes, strides, alignment, scale, soft cap, the presence of
-// mask, bias, dropout and packed offsets, and the GPU. It does not depend on values in device memory.
+// mask, bias, ALiBi, dropout and packed offsets, and the GPU. It does not depend on values in device memory.
 #pragma once
 
 #include "core/declaration/dispatch.h"

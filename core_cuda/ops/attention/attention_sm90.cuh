@@ -16,7 +16,7 @@
 
 namespace fusedops::cuda::sm90 {
 
-// Scores are products q k; times this factor they are exponents of 2.
+// Products q k times this factor are exponents of 2. These kernels keep products in place of scores.
 inline float factor_of(const Attention& call) { return static_cast<float>(call.scale * kLog2E); }
 
 // The terms that a kernel adds to scores. Those for a bias are kernels for masks and dropout, too, unless TMA loads it
@@ -33,7 +33,7 @@ struct HeadBias {
         unit(static_cast<float>(kLog2E) / factor),
         lowest(-0.5f * std::numeric_limits<float>::max() / fmaxf(unit, static_cast<float>(kLog2E))) {}
 
-  // The bias of two adjacent keys; 0 behind the last one. `is_paired`: they can be loaded at once.
+  // The bias of two adjacent keys; 0 past the last key. `is_paired`: they can be loaded at once.
   __device__ float2 of_keys(const Attention& call, int query, int key, bool is_paired) const {
     const int64_t row = place + query * call.bias_row;
     if (key >= call.keys) return {0, 0};

@@ -21,8 +21,8 @@ struct PackedOffsets {
   size_t size;  // bytes of both
 };
 
-// The simt and sm80 backward. Rows are those of Attention::row. Only kernels of 16 bits whose blocks have all features
-// of a tile of keys sum dq in the workspace.
+// The simt and sm80 backward. Rows are those of Attention::row. dq is summed in the workspace only in
+// 16 bits and with at most 256 features.
 struct BackwardSums {
   BackwardSums(const Attention& call, void* workspace) : rows(call.rows()), pitch(pitch_of(call)) {
     const auto take = [&](size_t bytes) {

@@ -336,6 +336,6 @@ def _check_offsets(offsets: Tensor, positions: int, lengths: Tensor | None, has_
 
 @torch.compiler.disable
 def attention_in_context(attention: FunctionType, *inputs: Tensor, **options: Any) -> Tensor:
-    """`ring_attention` over the mesh and in the order of torch's context_parallel, whose `attention` this is."""
+    """`ring_attention` over the mesh and in the order of torch's context_parallel, which has set `attention`."""
     mesh, load_balance = internals.context_parallel(attention)
     return ring_attention(*inputs, group=mesh.get_group(), load_balance=load_balance, **options)

@@ -43,7 +43,7 @@ class Part:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Those with which the operator computes the part."""
+        """The arguments with which the operator computes the part."""
         common = self.join.attributes if self.join else {}
         return self.signature.replaced(self.inputs, {**self.division.attributes_at(self.offset), **common})
 
@@ -62,8 +62,8 @@ class Part:
 
 
 def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, *_: Tensor) -> Tensor:
-    """Those of `_statistics`. With the target distribution q over the part's classes, w is its sum, and the loss is
-    w · lse - Σ q x."""
+    """The numbers of `_statistics` for a loss. With the target distribution q over the part's classes, w is its sum,
+    and the loss is w · lse - Σ q x."""
     has_label = _has_label(part).to(loss.dtype)
     if part.class_weight is None:
         share = part.size / max(part.classes, 1)
@@ -75,7 +75,7 @@ def _loss_statistics(part: SimpleNamespace, loss: Tensor, lse: Tensor, *_: Tenso
 
 
 def _log_prob_statistics(part: SimpleNamespace, log_prob: Tensor, _: Tensor, entropy: Tensor, lse: Tensor) -> Tensor:
-    """Those of the loss -log_prob, and the entropy of the part's classes if it is needed."""
+    """The numbers of `_statistics` for the loss -log_prob, and the entropy of the part's classes if it is needed."""
     more = [entropy] if part.need_entropy else []
     return _statistics(-log_prob, lse, _has_label(part).to(log_prob.dtype), *more)
 

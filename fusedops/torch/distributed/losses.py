@@ -46,7 +46,7 @@ def cross_entropy(
         That of the process's logits. The upstream gradient must be equal in all processes.
 
     Raises:
-        ValueError: `group` has not this process, or no backend for the device.
+        ValueError: `group` does not contain this process, or has no backend for the device.
         RuntimeError: an argument has the wrong shape or dtype; on a CPU also: a label is neither a class nor
             ignore_index. In all processes: shapes, dtypes or options differ between them.
 
@@ -108,7 +108,7 @@ def linear_cross_entropy(
         upstream gradient must be equal in all processes.
 
     Raises:
-        ValueError: `group` has not this process, or no backend for the device.
+        ValueError: `group` does not contain this process, or has no backend for the device.
         RuntimeError: an argument has the wrong shape or dtype; on a CPU also: a label is neither a class nor
             ignore_index. In all processes: shapes, dtypes or options differ between them.
 

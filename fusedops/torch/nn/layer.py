@@ -112,7 +112,7 @@ def unfused_input(x: Any, what: str = "input") -> str | None:
 
 
 # Elements. In compiled code a smaller pass takes a GPU less time than the call of an operator takes the host, and the
-# compiler fuses torch's pass with its neighbors.
+# compiler fuses torch's pass with its neighbours.
 _FEWEST_COMPILED = 2**22
 
 

@@ -57,7 +57,7 @@ def computes_scores(kind: type) -> bool:
     """True for a class of transformers with a softmax between products in its code, or a call of torch's attention."""
     if str(kind.__module__).partition(".")[0] not in _PACKAGES:
         return False
-    words = implementation.words_of_class(kind)
+    words = implementation.words_of_class(kind)  # `apply` calls an autograd.Function, which takes no `Deferred`
     if implementation.REGISTRY in words or "apply" in words or words.isdisjoint(("softmax", "Softmax", _ATTENTION)):
         return False
     try:
@@ -78,12 +78,12 @@ def _methods(kind: type) -> Iterator[tuple[str, FunctionType, Callable[[Function
 
 
 class _Products(ast.NodeTransformer):
-    """Replaces each product `owner.name(...)` by `_NAME(owner, "name")(...)`, and `a @ b` by `_NAME(None, …)(a, b)`;
-    `torch.tensor(...)`, too."""
+    """Replaces calls of products and of `torch.tensor`: `owner.name(...)` becomes `_NAME(owner, "name")(...)`, and
+    `a @ b` becomes `_NAME(None, "matmul")(a, b)`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.variables: set[str] = set()  # with products
+        self.variables: set[str] = set()  # that a product was assigned to
         self.tree: ast.FunctionDef
         self.line = 0
 
@@ -418,12 +418,9 @@ def _scaled(x: Deferred, factor: Any, apply: Callable[[Any], Any]) -> Deferred |
 def _masked_fill(x: Any, mask: Any, value: Any) -> Deferred | None:
     if not isinstance(x, Deferred) or not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
         return None
-    if x.has_softmax:  # of masked keys, which have the probability 0
-        return (
-            x.but()
-            if isinstance(value, float | int) and value == 0 and any(mask is each for each in x.hidden)
-            else None
-        )
+    if x.has_softmax:  # masked keys have the probability 0 already
+        is_filled = isinstance(value, float | int) and value == 0 and any(mask is each for each in x.hidden)
+        return x.but() if is_filled else None
     return _hidden(x, mask, value, ~mask)
 
 
