@@ -93,9 +93,9 @@ class Operator:
     largest: tuple[int, int] = (16384, 8192)
     smallest: Shape = (4, 16)
 
-    # Goals: the largest multiples of the time of a copy, for a linear layer of its products, on a GPU, for the forward and
-    # for forward and backward, 0 for none; speedups over TensorFlow's baselines on a CPU; True if calls in TensorFlow
-    # have goals, as all elementwise ones do.
+    # Goals: the largest multiples of the time of a copy, for a linear layer of its products, on a GPU, for the forward
+    # and for forward and backward, 0 for none; speedups over TensorFlow's baselines on a CPU; True if calls in
+    # TensorFlow have goals, as all elementwise ones do.
     floors: tuple[float, float] = (0.0, 0.0)
     tf_speeds: Mapping[str, float] = field(default_factory=lambda: {"XLA": 1.0})
     tf_calls: bool = False
