@@ -1,4 +1,4 @@
-"""transformers' Trainer with fusedops's optimizer, over original and converted models."""
+"""transformers' Trainer with fusedops's optimizer, and TRL's trainers, over original and converted models."""
 
 from __future__ import annotations
 
@@ -156,3 +156,76 @@ def test_a_checkpoint_of_torchs_optimizer(torch, trainer):
     again.train(resume_from_checkpoint=f"{first.args.output_dir}/checkpoint-{STEPS // 2}")
     roundings = STEPS * LENGTH * BATCH * torch.finfo(torch.float32).eps
     torch.testing.assert_close(again.losses, first.losses[STEPS // 2 :], rtol=roundings, atol=0)
+
+
+@pytest.fixture
+def trl_run(torch_backend, transformers, tmp_path):
+    """Trains a small Llama by one of TRL's trainers: its loss and its norm of the gradients at each step."""
+    trl = pytest.importorskip("trl", exc_type=ImportError)
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    torch = torch_backend.torch
+    special = ["<pad>", "<eos>", "<unk>"]
+    words = {word: i for i, word in enumerate([*special, *map(str, range(VOCABULARY - len(special)))])}
+    by_word = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    by_word.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = dict(zip(("pad_token", "eos_token", "unk_token"), special, strict=True))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=by_word, **names)
+    FAMILIES["llama"].build().save_pretrained(tmp_path / "model")  # TRL loads the reference from there
+    tokenizer.save_pretrained(tmp_path / "model")
+
+    def texts(*columns):
+        random = torch.Generator().manual_seed(1)
+
+        def text():
+            numbers = torch.randint(VOCABULARY - len(special), (LENGTH // 2,), generator=random, device="cpu")
+            return " ".join(map(str, numbers.tolist()))
+
+        return Dataset.from_list([{column: text() for column in columns} for _ in range(STEPS * BATCH)])
+
+    def reward(completion_ids, **_):
+        return [sum(ids) % 7.0 for ids in completion_ids]
+
+    kinds = {
+        "SFT": (texts("text"), {}, {}),
+        "DPO": (texts("prompt", "chosen", "rejected"), {}, {}),
+        "GRPO": (texts("prompt"), {"num_generations": 2, "max_completion_length": 4}, {"reward_funcs": reward}),
+    }
+
+    def run(kind, *, convert=None):
+        data, options, more = kinds[kind]
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").to(torch_backend.device)
+        if convert is not None:
+            converted(torch_backend.functions, model, **convert)
+        arguments = getattr(trl, f"{kind}Config")(
+            str(tmp_path / "run"),
+            max_steps=STEPS,
+            per_device_train_batch_size=BATCH,
+            learning_rate=RATE,
+            bf16=False,
+            use_cpu=torch_backend.device == "cpu",
+            report_to="none",
+            disable_tqdm=True,
+            logging_steps=1,
+            save_strategy="no",
+            **options,
+        )
+        trainer = getattr(trl, f"{kind}Trainer")(
+            model, args=arguments, train_dataset=data, processing_class=tokenizer, **more
+        )
+        trainer.train()
+        return [(each["loss"], each["grad_norm"]) for each in trainer.state.log_history if "loss" in each]
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["SFT", "DPO", "GRPO"])
+def test_trainers_of_trl(torch, trl_run, kind):
+    """They compute log-probabilities from the last hidden states, by a loop of their own."""
+    theirs, ours = trl_run(kind), trl_run(kind, convert={"fuse_loss": True})
+    assert len(theirs) == STEPS and max(norm for _, norm in theirs) > 0
+    roundings = STEPS * LENGTH * BATCH * torch.finfo(torch.float32).eps
+    for got, expected in zip(torch.tensor(ours).T, torch.tensor(theirs).T, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=roundings * max(1.0, float(expected.abs().max())))
