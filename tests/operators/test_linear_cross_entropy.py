@@ -158,6 +158,45 @@ def test_memory_is_below_that_of_the_logits(torch_gpu):
     assert torch.cuda.max_memory_allocated() - before - gradients < rows * classes
 
 
+ROWS_OF_LOSSES = {
+    "sum": lambda fo, x, weight, labels: [fo.linear_cross_entropy(x, weight, labels, reduction="sum")],
+    "none": lambda fo, x, weight, labels: [fo.linear_cross_entropy(x, weight, labels, reduction="none")],
+    "log_prob": lambda fo, x, weight, labels: fo.linear_log_prob(x, weight, labels, entropy=True),
+    "kl_div": lambda fo, x, weight, labels: [
+        fo.linear_kl_div(x, weight, x.detach().flip(1), weight.detach(), labels=labels, reduction="sum")
+    ],
+}
+
+
+@pytest.mark.parametrize("call", ROWS_OF_LOSSES)
+def test_more_than_2_31_logits(torch_gpu, call):
+    """Rows that repeat have the results and the gradients of a call with few rows."""
+    repeated_rows(torch_gpu, ROWS_OF_LOSSES[call], logits=2**31)
+
+
+def repeated_rows(backend, call, logits):
+    torch, period, classes, depth = backend.torch, 64, 100_003, 32
+    copies = logits // classes // period + 2
+    x, weight = (torch.randn(n, depth, device=backend.device, dtype=torch.bfloat16) for n in (period, classes))
+    labels = torch.randint(classes, (period,), device=backend.device)
+    labels[::7] = -100
+    found = []
+    for count in (1, copies):
+        leaves = [x.repeat(count, 1).requires_grad_(), (weight / depth**0.5).requires_grad_()]
+        outputs = call(backend.functions, *leaves, labels.repeat(count))
+        dx, dweight = torch.autograd.grad(outputs, leaves, [torch.ones_like(y) for y in outputs])
+        found.append((outputs, dx.view(count, period, depth).float(), dweight.float()))
+    (small, dx_of_row, dweight_of_row), (large, dx, dweight) = found
+    # A row's statistics err by a few roundings; dz, the gradients and their product with the upstream round to 16 bits.
+    exact, rounded = 16 * torch.finfo(torch.float32).eps, 3 * torch.finfo(torch.bfloat16).eps
+    for got, right in zip(large, small, strict=True):
+        right = right.repeat(copies) if right.dim() else right * copies
+        assert (got - right).abs().max() <= exact * right.abs().max()
+    for got in dx.split(64):
+        assert (got - dx_of_row).flatten(1).norm(dim=1).max() <= rounded * dx_of_row.norm()
+    assert (dweight / copies - dweight_of_row).norm() <= rounded * dweight_of_row.norm()
+
+
 @pytest.mark.parametrize("call", [("bfloat16", 0.3), ("float32", 0.0), ("float16", 1.0)], ids=str)
 def test_divergence_of_several_chunks(torch_backend, call, random):
     """linear_kl_div over several chunks of rows and a narrow block of columns, against float64. In the backward the
