@@ -269,6 +269,26 @@ def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class,
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
+def test_class_weights_of_fit(keras, fk, random, monkeypatch):
+    """Keras's `class_weight` weights samples: the loss is divided by their number."""
+    tokens = keras.Input((LENGTH,), dtype="int32")
+    states = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(VOCABULARY, HIDDEN)(tokens))
+    model = keras.Model(tokens, keras.layers.Dense(VOCABULARY)(states))
+    x, y, _ = batch(random, model)
+    before, found = model.get_weights(), []
+    weights = {label: 0.25 + label % 3 for label in range(VOCABULARY)}
+    for fuse_loss, class_weight in ((False, weights), (True, weights), (True, None)):
+        model.set_weights(before)
+        compiled(keras, model)
+        converted(fk, model, fuse_loss=fuse_loss)
+        calls = heads_called(monkeypatch, model)
+        run = model.fit(x, y[:, 0], epochs=3, class_weight=class_weight, shuffle=False, verbose=0)
+        assert bool(calls) is not fuse_loss
+        found.append(run.history["loss"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+    assert not np.allclose(found[2], found[0], rtol=1e-2)
+
+
 def test_losses_that_layers_add(keras, fk, random):
     tokens = keras.Input((LENGTH,), dtype="int32")
     x = keras.layers.Embedding(VOCABULARY, HIDDEN, embeddings_regularizer="l2")(tokens)
