@@ -463,12 +463,15 @@ def by_sentinels(model: Any) -> Any:
     return in_parts(model, tp_size=world, ep_size=world, ep_implementation="all_reduce")
 
 
-def by_plan(model: Any) -> Any:
-    """By the plan that transformers has for the model's class, which need not be one of transformers."""
+def by_plan(model: Any, mesh: Any = mesh) -> Any:
+    """By the plan that transformers has for the model's class, which need not be one of transformers. A weight that the
+    head and the embedding share stays whole."""
     from transformers.distributed import DistributedConfig
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
-    plan, *_ = model._resolve_parallel_plans(DistributedConfig(tp_size=world))
+    plan, *_ = model._resolve_parallel_plans(DistributedConfig(tp_size=mesh.size()))
+    if model.config.tie_word_embeddings:
+        plan = {name: style for name, style in plan.items() if name.startswith("model.layers.")}
     return apply_tensor_parallelism(model, mesh, plan)
 
 
@@ -497,7 +500,7 @@ def by_columns(model: Any) -> Any:
     return parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
 
 
-def by_heads(model: Any) -> Any:
+def by_heads(model: Any, mesh: Any = mesh) -> Any:
     """Tensor parallelism, by a plan of one's own for BERT, which transformers has none for."""
     columns = ("attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense")
     rows = ("attention.output.dense", "output.dense")
@@ -557,19 +560,28 @@ def transformers() -> None:
 
 
 def transformers_fsdp() -> None:
-    """A converted Llama under FSDP2 over pairs of ranks, and sequence parallelism within each."""
+    """Converted models under FSDP2 over pairs of ranks, and tensor or sequence parallelism within each."""
     both = dist.device_mesh.init_device_mesh(device, (world // 2, 2), mesh_dim_names=("data", "model"))
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
-    torch.manual_seed(0)
-    model = FAMILIES["llama"].build("float64", device)
-    _, expected = called(copy.deepcopy(model), tokens)
-    sharded = fo.convert(by_positions(copy.deepcopy(model), both["model"]), verbose=False)
-    for layer in sharded.model.layers:
-        fully_shard(layer, mesh=both["data"])
-    fully_shard(sharded, mesh=both["data"])
-    names, got = called(sharded, tokens)
-    assert {"rms_norm", "rope", "attention", "gated_linear"} <= names, names
-    check_in_part(got, expected)
+    ways: tuple[tuple[str, Callable[..., Any], set[str]], ...] = (
+        ("llama", by_positions, {"rms_norm", "rope", "attention", "gated_linear"}),
+        ("llama", by_plan, {"add_rms_norm", "rope", "attention", "gated_linear"}),
+        ("qwen3_moe", by_plan, {"add_rms_norm", "attention"}),
+        ("gemma3", by_plan, {"rms_norm", "attention", "gated_linear"}),
+        ("bert", by_heads, {"add_layer_norm", "attention"}),
+    )
+    for name, way, fused in ways:
+        torch.manual_seed(0)
+        model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
+        model.train(name == "llama")  # others have dropout
+        _, expected = called(copy.deepcopy(model), tokens)
+        sharded = fo.convert(way(copy.deepcopy(model), both["model"]), verbose=False)
+        for layer in sharded.bert.encoder.layer if name == "bert" else sharded.model.layers:
+            fully_shard(layer, mesh=both["data"])
+        fully_shard(sharded, mesh=both["data"])
+        names, got = called(sharded, tokens)
+        assert fused <= names, (name, way, names)
+        check_in_part(got, expected)
 
 
 def check_in_part(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
