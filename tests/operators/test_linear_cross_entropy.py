@@ -1,4 +1,4 @@
-"""linear_cross_entropy, linear_kl_div: blocks of logits, gradients in the forward, invalid labels, memory."""
+"""Losses over a linear head: blocks of logits, gradients in the forward, invalid labels and weights, memory."""
 
 from __future__ import annotations
 
@@ -125,23 +125,43 @@ def test_the_fused_kernel(torch_gpu, options, random):
     check(torch_gpu, random, **options)
 
 
-def test_a_label_that_is_no_class(any_backend, random):
+@pytest.mark.parametrize("op", ["linear_cross_entropy", "linear_log_prob"])
+def test_a_label_that_is_no_class(any_backend, op, random):
     """An error on a CPU; NaN on a GPU in that row, its gradient, and the gradient of the weight."""
-    labels, options = np.array([0, 5, 1]), {"reduction": "none"}
-    inputs = {"x": random.normal(size=(3, 8)), "weight": random.normal(size=(5, 8)), "labels": labels, "bias": None}
-    tensors = any_backend.tensors(Sample(inputs), "float32")
+    sentence = f"fusedops.{op}: labels must be in [0, 5) or ignore_index, -100; got 5 in row 1"
+    options = {"reduction": "none"} if op == "linear_cross_entropy" else {}
+    check_refused(any_backend, op, head_of(random, labels=[0, 5, 1]), options, sentence, [False, True, False])
+
+
+@pytest.mark.parametrize("op", ["cross_entropy", "linear_cross_entropy"])
+def test_a_negative_weight_of_a_class(any_backend, op, random):
+    """An error on a CPU; NaN on a GPU where the weight counts."""
+    head = head_of(random, labels=[2, 0, 2])
+    inputs = {"logits": head["x"], "labels": head["labels"]} if op == "cross_entropy" else head
+    inputs["class_weight"] = np.array([1, 2, -0.5, 0, 1, 1, 1, 1][: 8 if op == "cross_entropy" else 5], np.float32)
+    sentence = f"fusedops.{op}: class_weight must not be negative; got -0.5 for class 2"
+    check_refused(any_backend, op, inputs, {"reduction": "none"}, sentence, [True, False, True])
+
+
+def head_of(random, labels):
+    x, weight = random.normal(size=(3, 8)), random.normal(size=(5, 8))
+    return {"x": x, "weight": weight, "labels": np.array(labels), "bias": None}
+
+
+def check_refused(backend, op, inputs, options, sentence, wrong_rows):
+    tensors = backend.tensors(Sample(inputs), "float32")
+    wanted = [name for name in ("x", "logits", "weight") if name in inputs]
 
     def results():
-        outputs, gradients = any_backend.gradients("linear_cross_entropy", tensors, options, ("x", "weight"))
-        return (any_backend.to_numpy(value) for value in (outputs[0], gradients["x"], gradients["weight"]))
+        outputs, gradients = backend.gradients(op, tensors, options, wanted)
+        return [backend.to_numpy(value) for value in (outputs[0], *(gradients[name] for name in wanted))]
 
-    if any_backend.device == "cpu":
-        sentence = "fusedops.linear_cross_entropy: labels must be in [0, 5) or ignore_index, -100; got 5 in row 1"
-        with pytest.raises(any_backend.errors, match=re.escape(sentence)):
+    if backend.device == "cpu":
+        with pytest.raises(backend.errors, match=re.escape(sentence)):
             results()
         return
-    losses, dx, dweight = map(np.isnan, results())
-    assert losses.tolist() == dx.all(1).tolist() == [False, True, False] and dweight.all()
+    losses, dx, *dweight = map(np.isnan, results())
+    assert losses.tolist() == dx.all(1).tolist() == wrong_rows and all(each.all() for each in dweight)
 
 
 def test_memory_is_below_that_of_the_logits(torch_gpu):
