@@ -193,7 +193,7 @@ class _Builder:
 
     def _input(self, name: str, values: np.ndarray) -> Tensor:
         if values.dtype.kind == "f" and values.dtype != np.float32:
-            wide = self.plan.wide_parameters and name in self.spec.parameters
+            wide = self.plan.wide_parameters and name in (*self.spec.parameters, *self.spec.terms)
             values = rounded(values, "float32" if wide else self.plan.dtype)
         if name in self.mapped:
             values = np.stack([np.roll(values, i) for i in range(COPIES)])

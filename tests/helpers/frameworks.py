@@ -47,8 +47,8 @@ class Backend:
         return f"{self.framework}-{self.device}"
 
     def tensors(self, sample: Sample, dtype: str, spec: Specification | None = None) -> dict[str, Any]:
-        """The sample's inputs, its arrays of float64 in dtype; with a spec, its parameters in float32."""
-        parameters = spec.parameters if spec else ()
+        """The sample's inputs, its arrays of float64 in dtype; with a spec, its parameters and terms in float32."""
+        parameters = (*spec.parameters, *spec.terms) if spec else ()
 
         def dtype_of(name: str, array: np.ndarray) -> str:
             return "float32" if name in parameters or array.dtype == np.float32 else dtype

@@ -90,6 +90,7 @@ class Specification:
     outputs: tuple[str, ...] = ("y",)
     compute_dtype_outputs: tuple[str, ...] = ()  # in the compute dtype
     parameters: tuple[str, ...] = ()  # inputs that may be float32 if x is 16-bit
+    terms: tuple[str, ...] = ()  # the same of optional inputs, which only some samples have
     not_differentiable: tuple[str, ...] = ()  # floating inputs without a gradient
     least_rank = 0  # from 1 on, the last dimension holds columns, and the operator is one over rows
     fixed_options: Mapping[str, Any] = {}  # attributes of the operator that the function sets

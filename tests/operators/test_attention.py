@@ -7,7 +7,6 @@ import itertools
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +15,10 @@ from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.specification import Sample
 from tests.specifications import SPECIFICATIONS
+from tests.specifications.attention import call, random_bias
+from tests.specifications.attention_varlen import call as varlen_call
+
+SPECIFIED = {spec.name: spec for spec in SPECIFICATIONS}
 
 
 def normal(random, *shape):
@@ -160,13 +163,41 @@ def test_numbers_of_keys_out_of_range(any_backend, name, number, kind, random):
         any_backend.call("attention", {**tensors, name: any_backend.tensor(np.array([7, number], kind), "float32")})
 
 
-def test_query_offsets_out_of_range_on_a_gpu(any_gpu, dtype, random):
-    """Such a sequence sees no key, so that results and gradients are zeros."""
-    tensors = {name: any_gpu.tensor(normal(random, 2, 70, 1, 64), dtype) for name in "qkv"}
-    tensors["query_offset"] = any_gpu.from_numpy(np.array([-1, 71]))
-    (y,), gradients = any_gpu.gradients("attention", tensors, {"causal": True}, ("q", "k", "v"))
-    for x in (y, *gradients.values()):
-        assert not np.any(any_gpu.to_numpy(x).astype(np.float64))
+@pytest.mark.parametrize("queries", [70, 2])
+@pytest.mark.parametrize(
+    ("features", "options"),
+    [
+        (64, {}),
+        (64, {"window": 30}),
+        (64, {"softcap": 2.0}),
+        (64, {"alibi": True}),
+        (64, {"mask": (70, 272)}),
+        (64, {"dropout": 0.5}),
+        (128, {"bias": (2, 70, 272)}),
+        (128, {"bias": (2, 70, 272), "dropout": 0.5}),
+        (192, {"sinks": True}),
+        (256, {}),
+        (264, {"alibi": True, "sinks": True}),
+    ],
+    ids=str,
+)
+def test_query_offsets_out_of_range_on_a_gpu(any_gpu, features, options, queries, dtype, random):
+    """Such a sequence sees no key, so that results and gradients are zeros. Covers every kernel."""
+    keys, given = 272, dict(options)
+    if queries < 70:  # split-KV, and the kernels for few queries
+        given = {key: (*x[:-2], queries, keys) if isinstance(x, tuple) else x for key, x in given.items()}
+    if "bias" in given:
+        given["bias"] = random_bias(random, given["bias"])
+    shape = {"heads": (2, 1), "queries": queries, "keys": keys, "features": features, "features_v": features}
+    sample = call(random, leading=(3,), query_offset=np.array([-1, keys + 1, 5]), causal=True, **shape, **given)
+    wanted = SPECIFIED["attention"].differentiable(sample)
+    with_poisoned_memory(any_gpu, [(sample.inputs[name].shape, dtype) for name in wanted])
+    (y,), gradients = any_gpu.gradients("attention", any_gpu.tensors(sample, dtype), sample.options, wanted)
+    for name, x in {"y": y, **{name: gradients[name] for name in "qkv"}}.items():
+        numbers = any_gpu.to_numpy(x).astype(np.float64)
+        assert not np.any(numbers[:2]) and np.any(numbers[2]), name
+    for x in gradients.values():
+        assert np.all(np.isfinite(any_gpu.to_numpy(x).astype(np.float64)))
 
 
 def test_one_query_offset_for_all_sequences(any_backend, random):
@@ -185,15 +216,108 @@ def test_one_query_offset_for_all_sequences(any_backend, random):
         assert_same_bits(any_backend.to_numpy(found[0]), any_backend.to_numpy(other))
 
 
+def combinations(names, seed=0):
+    """A few selections of the names: any three names occur in each of the eight ways."""
+    random, columns = np.random.default_rng(seed), list(itertools.combinations(range(len(names)), 3))
+    seen = np.zeros((len(columns), 8), bool)
+    while not seen.all():
+        drawn = random.random(size=(40, len(names))) < 0.5
+        ways = drawn[:, columns] @ (1, 2, 4)  # [drawn, columns]
+        best = np.argmax((~seen[np.arange(len(columns)), ways]).sum(1))
+        seen[np.arange(len(columns)), ways[best]] = True
+        yield [name for name, is_selected in zip(names, drawn[best], strict=True) if is_selected]
+
+
+def check_combination(backend, name, sample, selected, dtype):
+    spec = SPECIFIED[f"{name}_lse" if "lse" in selected else name]
+    sample = Sample(sample.inputs, sample.options, " ".join(selected) or "none")
+    inputs = backend.tensors(sample, dtype, spec if "float32 terms" in selected else None)
+    check_forward(backend, spec, sample, inputs)
+    check_backward(backend, spec, sample, inputs)
+
+
+def check_combinations(backend, dtype, random, queries, keys, **shape):
+    batch, heads = 2, shape["heads"][0]
+    bias = random_bias(random, (heads, queries, keys), hidden=0.2)
+    bias[0, 2] = -np.inf
+    options = {
+        "causal": {"causal": True},
+        "window": {"window": keys // 2},
+        "lengths": {"lengths": np.array([keys - 1, keys // 2])},
+        "mask": {"mask": (batch, 1, queries, keys)},
+        "softcap": {"softcap": 2.0},
+        "scale": {"scale": 0.3},
+        "dropout": {"dropout": 0.25},
+        "alibi": {"alibi": True},
+        "sinks": {"sinks": True},
+        "query_offset": {"query_offset": np.array([keys // 3, 1])},
+        "bias": {"bias": bias},
+        "seq_dim": {"seq_dim": -2},
+        "lse": {},
+        "float32 terms": {},
+    }
+    for selected in combinations(options):
+        given = {key: value for name in selected for key, value in options[name].items()}
+        sample = call(random, leading=(batch,), queries=queries, keys=keys, **shape, **given)
+        check_combination(backend, "attention", sample, selected, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_options_together(any_backend, dtype, random):
+    """Any three options, given and not given, beside many of the others."""
+    check_combinations(any_backend, dtype, random, 5, 8, heads=(4, 2), features=8)
+
+
+@pytest.mark.parametrize("features", [64, 128, 192, 256, 264])
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_options_together_in_tiles(any_gpu, narrow, features, random):
+    """In the kernels for 9.0 and, with a soft cap, for 8.0: rows of the bias begin at multiples of 16 bytes."""
+    check_combinations(any_gpu, narrow, random, 140, 152, heads=(2, 1), features=features, features_v=features)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_options_together_in_decoding(any_gpu, narrow, random):
+    check_combinations(any_gpu, narrow, random, 3, 304, heads=(4, 2), features=64)
+
+
+VARLEN = {
+    "causal": {"causal": True},
+    "window": {"window": 30},
+    "softcap": {"softcap": 2.0},
+    "scale": {"scale": 0.3},
+    "alibi": {"alibi": True},
+    "sinks": {"sinks": True},
+    "lse": {},
+    "float32 terms": {},
+}
+
+
+def check_varlen_combinations(backend, dtype, features, random):
+    for selected in combinations(VARLEN):
+        options = {key: value for name in selected for key, value in VARLEN[name].items()}
+        sample = varlen_call(random, [33, 0, 70, 2], [40, 5, 70, 1], "", (4, 2), features, **options)
+        check_combination(backend, "attention_varlen", sample, selected, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_options_together_of_packed_sequences(any_backend, dtype, random):
+    check_varlen_combinations(any_backend, dtype, 8, random)
+
+
+@pytest.mark.parametrize("features", [64, 128, 192, 256, 264])
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_options_together_of_packed_sequences_in_tiles(any_gpu, narrow, features, random):
+    check_varlen_combinations(any_gpu, narrow, features, random)
+
+
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_float32_terms_beside_16_bits(any_backend, narrow, random):
     """In the kernels of each dtype: with few queries, and with a soft cap, where only GPUs select others."""
-    spec = next(spec for spec in SPECIFICATIONS if spec.name == "attention")
-    wide = SimpleNamespace(parameters=("alibi", "sinks", "bias"))
+    spec = SPECIFIED["attention"]
     names = ("terms", "terms-128", "terms-of-one", "bias-2x4x5x7", "bias-of-few", "bias-tiles-64")
     for sample in (*spec.with_terms(random), *spec.with_bias(random)):
         if sample.name in names:
-            inputs = any_backend.tensors(sample, narrow, wide)
+            inputs = any_backend.tensors(sample, narrow, spec)
             check_forward(any_backend, spec, sample, inputs)
             check_backward(any_backend, spec, sample, inputs)
 
@@ -202,12 +326,12 @@ def test_float32_terms_beside_16_bits(any_backend, narrow, random):
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_low_float32_bias_beside_16_bits(any_backend, narrow, rows, digits, random):
     """Large negative numbers mask: alone in the last tile of keys, and in some rows, whose tolerance is large."""
-    spec = next(spec for spec in SPECIFICATIONS if spec.name == "attention")
+    spec = SPECIFIED["attention"]
     bias = -(10.0 ** random.uniform(5, digits, size=(2, 140, 150)))
     bias[:, rows:, :120] = normal(random, 2, 140 - rows, 120)
     q, k, v = (normal(random, 1, length, 2, 64) for length in (140, 150, 150))
     sample = Sample({"q": q, "k": k, "v": v, "bias": bias}, {}, "low-bias")
-    inputs = any_backend.tensors(sample, narrow, SimpleNamespace(parameters=("bias",)))
+    inputs = any_backend.tensors(sample, narrow, spec)
     check_forward(any_backend, spec, sample, inputs)
     check_backward(any_backend, spec, sample, inputs)
 
@@ -276,16 +400,24 @@ def with_poisoned_memory(backend, shapes):
 @pytest.mark.parametrize("sides", ["q", "k", "qk"])
 @pytest.mark.parametrize(
     ("features", "options"),
-    [(64, {}), (64, {"causal": True}), (128, {}), (192, {}), (256, {}), (20, {}), (64, {"softcap": 5.0})],
+    [
+        *((64, options) for options in ({}, {"causal": True}, {"softcap": 5.0}, {"alibi": True}, {"sinks": True})),
+        *((features, {}) for features in (20, 128, 192, 256, 264)),
+        (128, {"alibi": True, "sinks": True}),
+        (264, {"sinks": True, "softcap": 5.0}),
+    ],
     ids=str,
 )
 def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, dtype, random):
     """Each offset counts as the running maximum, within the positions: every row belongs to the first sequence that
     contains it, with the bits of a call in order. Rows in no sequence are zeros, as are their gradients, and their
-    log-sum-exp is -inf. Covers the sm90, sm80 and simt kernels."""
+    log-sum-exp is -inf. The gradients of sinks are finite. Covers the sm90, sm80 and simt kernels."""
     tile = 40  # so that sequences have several tiles
     size = 7 * tile
     inputs = {key: any_gpu.tensor(normal(random, size, 2 if key == "q" else 1, features), dtype) for key in "qkv"}
+    terms = {key: any_gpu.tensor(random.random(2), dtype) for key in ("alibi", "sinks") if options.get(key)}
+    options = {key: value for key, value in options.items() if key not in terms}
+    wanted = ("q", "k", "v", *(["sinks"] if "sinks" in terms else []))
     dy = any_gpu.tensor(normal(random, size, 2, features), dtype)
     bad = np.array(OUT_OF_ORDER[name]) * tile
     good = np.linspace(0, 7, len(bad)).astype(int) * tile if len(bad) > 1 else np.array([0])
@@ -296,8 +428,11 @@ def test_offsets_out_of_order_on_a_gpu(any_gpu, name, sides, features, options, 
         tensors = {
             **inputs,
             **{f"offsets_{side}": any_gpu.from_numpy(x.astype(np.int32)) for side, x in offsets.items()},
+            **terms,
         }
-        (y,), gradients = any_gpu.gradients("attention_varlen", tensors, options, ("q", "k", "v"), (dy,))
+        (y,), gradients = any_gpu.gradients("attention_varlen", tensors, options, wanted, (dy,))
+        assert np.all(np.isfinite(any_gpu.to_numpy(gradients.get("sinks", y)).astype(np.float64)))
+        gradients = {name: gradients[name] for name in "qkv"}
         _, lse = any_gpu.call("attention_varlen", tensors, {**options, "return_lse": True})
         return [any_gpu.to_numpy(x) for x in (y, *gradients.values())], any_gpu.to_numpy(lse)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.rows import LENGTHS, check
 from tests.helpers.specification import Sample
@@ -58,6 +59,14 @@ def test_fully_masked_rows(any_backend, columns, dtype, random):
         np.testing.assert_array_equal(any_backend.to_numpy(result)[1:3].astype(float), 0)
     kept = Sample({"x": x[::3].copy(), "mask": mask[::3].copy()})
     check(any_backend, SPECIFICATION, kept, dtype)
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_float32_bias_beside_16_bits(any_backend, narrow, random):
+    for sample in SPECIFICATION.with_bias(random):
+        inputs = any_backend.tensors(sample, narrow, SPECIFICATION)
+        check_forward(any_backend, SPECIFICATION, sample, inputs)
+        check_backward(any_backend, SPECIFICATION, sample, inputs)
 
 
 def test_more_rows_than_columns_of_a_causal_matrix(any_backend, dtype, random):

@@ -11,6 +11,7 @@ class Attention(Specification):
         "(q, k, v, *, causal=False, scale=None, mask=None, window=None, lengths=None, softcap=0.0, "
         "dropout=0.0, seed=None, seq_dim=-3, return_lse=False, alibi=None, sinks=None, query_offset=None, bias=None)"
     )
+    terms = ("alibi", "sinks", "bias")
     not_differentiable = ("alibi",)
     least_rank = 1
     autocast = True
@@ -185,12 +186,14 @@ class Attention(Specification):
         }
         keys, heads, key_heads = pick(random, 0, 1, 3, 40, 150), pick(random, 1, 2, 3), pick(random, 1, 2)
         leading, queries = shape[:-1], min(shape[-1], 300)
-        features, features_v = pick(random, 1, 8, 33, 64), pick(random, 1, 8, 33, 64)
+        features, features_v = drawn_features(random)
+        if max(features, features_v) > 64:  # their references take long
+            heads, key_heads, queries = min(heads, 2), 1, min(queries, 150)
         full = (*leading, heads * key_heads, queries, keys)
         mask = tuple(pick(random, 1, size) for size in full[pick(random, *range(len(full) + 1)) :])
         extra = {
             "mask": pick(random, None, mask),
-            "bias": pick(random, None, random_bias(random, mask)),
+            "bias": pick(random, None, random_bias(random, mask), random_bias(random, mask, hidden=0.3)),
             "lengths": pick(random, None, random.integers(keys + 1, size=leading)),
             "dropout": pick(random, 0.0, 0.0, 0.5),
             "alibi": pick(random, False, True),
@@ -375,8 +378,17 @@ def call(
     return Sample(inputs, options, name)
 
 
-def random_bias(random, shape):
-    return np.asarray(random.normal(size=shape))
+def random_bias(random, shape, hidden=0.0):
+    """Minus infinity at random places, a share `hidden` of all."""
+    bias = np.asarray(random.normal(size=shape))
+    return np.where(random.random(size=shape) < hidden, -np.inf, bias) if hidden else bias
+
+
+def drawn_features(random):
+    """D and Dv: every second pair has more than 64, of which each kernel takes some."""
+    small, large = (1, 8, 33, 64), (8, 64, 72, 128, 192, 256, 264)
+    sizes = pick(random, small, large)
+    return pick(random, *sizes), pick(random, *sizes)
 
 
 def only(options, offset):

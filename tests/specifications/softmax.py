@@ -7,6 +7,7 @@ from tests.helpers.specification import Sample, Specification, any_order, bad_ca
 class Softmax(Specification):
     name = "softmax"
     signature = "(x, *, scale=1.0, mask=None, causal=False, bias=None)"
+    terms = ("bias",)
     least_rank = 1
 
     def sample(self, shape, random):
@@ -79,7 +80,8 @@ class Softmax(Specification):
         if masked:
             inputs["mask"] = np.asarray(random.random(size=mask) < 0.7)
         if pick(random, True, False):
-            inputs["bias"] = np.asarray(random.normal(size=mask))
+            bias, hidden = np.asarray(random.normal(size=mask)), pick(random, 0.0, 0.3)
+            inputs["bias"] = np.where(random.random(size=mask) < hidden, -np.inf, bias)
         return Sample(inputs, options)
 
     def special(self, values, random):
