@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.checks import check_backward, check_forward
-from tests.helpers.numerics import assert_same_bits
-from tests.helpers.specification import Sample
+from tests.helpers.numerics import assert_same_bits, half_ulp
+from tests.helpers.specification import Sample, any_order
 from tests.specifications import SPECIFICATIONS
 from tests.specifications.attention import call, random_bias
 from tests.specifications.attention_varlen import call as varlen_call
@@ -464,6 +464,33 @@ def test_no_queries_out_of_order_on_a_gpu(any_gpu, dtype, random):
     _, gradients = any_gpu.gradients("attention_varlen", tensors, {}, ("q", "k", "v"), (dy,))
     for key in "kv":
         assert not np.any(any_gpu.to_numpy(gradients[key]).astype(np.float64))
+
+
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_large_heads_in_several_chunks(any_gpu, narrow, random):
+    """Scores of 16 heads that share keys are stored in two chunks in the forward, and in three in the backward: the
+    results of a head do not depend on the others, and gradients of keys are sums over heads."""
+    queries, keys, heads, features = 1024, 4224, 16, 264
+    q = normal(random, 2, queries, heads, features)
+    k, v = (normal(random, 2, keys, 1, features) for _ in "kv")
+    dy, offset = normal(random, 2, queries, heads, features), any_gpu.from_numpy(np.array([3000, 3000], np.int32))
+
+    def results(first, last):
+        inputs = {name: any_gpu.tensor(x, narrow) for name, x in named(q[:, :, first:last], k, v).items()}
+        inputs["query_offset"] = offset
+        upstream = (any_gpu.tensor(dy[:, :, first:last], narrow),)
+        (y,), gradients = any_gpu.gradients("attention", inputs, {"causal": True}, ("q", "k", "v"), upstream)
+        return [any_gpu.to_numpy(x) for x in (y, *gradients.values())]
+
+    whole, parts = results(0, heads), [results(first, first + 4) for first in range(0, heads, 4)]
+    for i in (0, 1):
+        assert_same_bits(whole[i], np.concatenate([part[i] for part in parts], 2))
+    for i in (2, 3):  # sums in float32; each part is rounded to 16 bits, and so is the whole
+        terms = np.stack([part[i] for part in parts]).astype(np.float64)
+        limit = half_ulp(np.abs(terms).sum(0) + np.abs(terms.sum(0)), narrow)
+        limit += any_order(queries * heads) * half_ulp(np.abs(terms).max(), "float32")
+        assert np.all(np.abs(whole[i].astype(np.float64) - terms.sum(0)) <= limit)
+        assert not np.any(whole[i][:, 3000 + queries :].astype(np.float64))
 
 
 def test_few_head_groups_have_the_bits_of_many(any_backend, random):
