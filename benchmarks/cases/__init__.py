@@ -14,6 +14,7 @@ def all_cases() -> Iterator[Case]:
     yield from products.linear()
     yield from attention.attention()
     yield from attention.options()
+    yield from attention.large_heads()
     yield from attention.decode()
     yield from over_rows.cases_over_rows()
     yield from first_use.first_use_cases()

@@ -12,8 +12,12 @@ TOKENS, FEATURES = 16384, 2048
 SIZES = ((64, 1024), (64, 16384), (128, 1024), (128, 4096), (128, 16384))  # (head dimension, positions)
 LONG = (32_768, 131_072)
 KINDS = ("attention", "attention_causal")
-OPTIONS = ("attention_alibi_causal", "attention_sinks_causal", "attention_offset_causal")
+BIASES = ("attention_bias", "attention_learned_bias")
+PACKED = "attention_packed_causal"
+OPTIONS = ("attention_alibi_causal", "attention_sinks_causal", "attention_offset_causal", *BIASES, PACKED)
 STEP = (4, 4096, 16, 128)
+NARROW_FEATURES = 256  # the most that cuDNN takes
+NARROW = f"cuDNN, {NARROW_FEATURES} features"  # of heads with more
 XLA_POSITIONS = 4096  # the scores of more would fill a GPU
 GOALS = {
     "forward": (Goal("torch", "cuDNN", 0.95),),
@@ -37,12 +41,22 @@ def attention() -> Iterator[Case]:
 
 
 def options() -> Iterator[Case]:
-    """Attention with an option, beside the same without it."""
-    goal = Goal("torch", "without", 1 / 1.03, as_time=True)
+    """Attention with an option, beside the same without it. Packed sequences are short, and have equal lengths."""
     for kind in OPTIONS:
         parameters = "float32" if any(x.parameter for x in OPERATORS[kind].inputs) else ""
+        shape = (16, 1024, 16, 128) if kind == PACKED else STEP
+        others = [Goal("torch", name, 1.0) for name in OPERATORS[kind].torch_others]
+        most = {"attention_bias": 1.25, PACKED: 1.05}.get(kind, 1.03)  # of the time without
+        goals = others if kind == BIASES[1] else [Goal("torch", "without", 1 / most, as_time=True), *others]
         for variant in GOALS:
-            yield attention_case("attention", "cuda", kind, variant, "bfloat16", STEP, goal, parameters=parameters)
+            yield attention_case("attention", "cuda", kind, variant, "bfloat16", shape, *goals, parameters=parameters)
+
+
+def large_heads() -> Iterator[Case]:
+    for kind in KINDS:
+        for variant in GOALS:
+            goal = Goal("torch", NARROW, 0.6)
+            yield attention_case("attention", "cuda", kind, variant, "bfloat16", (2, 4096, 8, 512), goal)
 
 
 def decode() -> Iterator[Case]:

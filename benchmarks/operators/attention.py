@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -83,23 +84,76 @@ def _of_a_head(case: Any) -> Layout:
     return Layout(case.shape[2:3], 0)
 
 
-def _with_option(option: str, *inputs: Input, **fixed: Any) -> Operator:
-    """Causal attention with an option: further inputs, or a fixed argument that changes no result."""
+def _with_option(option: str, *inputs: Input, causal: bool = True, **fixed: Any) -> Operator:
+    """Attention with an option: further inputs, or a fixed argument that changes no result."""
     names = [x.name for x in inputs]
-    options = {"causal": True, **fixed}
+    options = {"causal": causal, **fixed}
 
     def formula(n: Any) -> Function:
-        return lambda q, k, v, *more: n.attention(q, k, v, causal=True, **dict(zip(names, more, strict=True)))
+        return lambda q, k, v, *more: n.attention(q, k, v, causal=causal, **dict(zip(names, more, strict=True)))
 
+    ending = "_causal" if causal else ""
     return replace(
-        _attention(f"attention_{option}_causal", causal=True),
+        _attention(f"attention_{option}{ending}", causal=causal),
         inputs=(*(Input(x, _heads) for x in "qkv"), *inputs),
         options=lambda case: options,
         formula=formula,
         torch=None,
         torch_others={},
-        without="attention_causal",
+        without=f"attention{ending}",
     )
+
+
+def _of_scores(case: Any) -> Layout:
+    _, positions, heads, _ = case.shape
+    return Layout((1, heads, positions, positions), 1)
+
+
+def _masked(torch: Any) -> Function:
+    """PyTorch's own attention with a floating mask."""
+    own = torch.nn.functional.scaled_dot_product_attention
+
+    def attention(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        return own(*(x.transpose(1, 2) for x in (q, k, v)), attn_mask=bias).transpose(1, 2)
+
+    return attention
+
+
+def _flex(torch: Any) -> Function:
+    """FlexAttention, compiled."""
+    flex = torch.compile(import_module("torch.nn.attention.flex_attention").flex_attention, dynamic=False)
+
+    def attention(q: Any, k: Any, v: Any, bias: Any) -> Any:
+        of_heads = bias[0]
+
+        def add(score: Any, b: Any, head: Any, query: Any, key: Any) -> Any:
+            return score + of_heads[head, query, key]
+
+        return flex(*(x.transpose(1, 2) for x in (q, k, v)), score_mod=add).transpose(1, 2)
+
+    return attention
+
+
+def _with_bias(option: str, gradient: bool) -> Operator:
+    """A bias [1, heads, positions, positions]."""
+    bias = Input("bias", _of_scores, gradient=gradient, keyword=True)
+    others = {"mask": _masked, "FlexAttention": _flex}
+    return replace(_with_option(option, bias, causal=False), torch_others=others)
+
+
+def _packed(function: Function) -> Function:
+    """attention_varlen over the sequences of a batch."""
+    arange, offsets = import_module("torch").arange, {}
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        batch, positions = q.shape[:2]
+        if q.device not in offsets:
+            ends = arange(0, (batch + 1) * positions, positions, device=q.device)
+            offsets[q.device] = ends.int()
+        both = 2 * (offsets[q.device],)
+        return function(*(x.flatten(0, 1) for x in (q, k, v)), *both).view(*q.shape[:-1], v.shape[-1])
+
+    return attention
 
 
 def _slopes(shape: tuple[int, ...]) -> np.ndarray:
@@ -125,6 +179,9 @@ OPERATORS = (
     _with_option("alibi", Input("alibi", _of_a_head, gradient=False, parameter=True, values=_slopes, keyword=True)),
     _with_option("sinks", Input("sinks", _of_a_head, keyword=True)),
     _with_option("offset", query_offset=0),
+    _with_bias("bias", gradient=False),
+    _with_bias("learned_bias", gradient=True),
+    replace(_with_option("packed"), function="attention_varlen", adapted=_packed),
     Operator(
         "attention_decoding",
         function="attention",

@@ -59,6 +59,8 @@ def public(package: Any, case: Case) -> Function:
     function = getattr(package, operator.function or operator.name)
     if operator.options:
         function = partial(function, **operator.options(case))
+    if operator.adapted:
+        function = operator.adapted(function)
     return _with_keywords(function, [x.name for x in operator.inputs if x.keyword])
 
 

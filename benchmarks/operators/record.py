@@ -82,6 +82,7 @@ class Operator:
     products: Callable[[Mapping[str, Any]], list[tuple[Any, Any]]] | None = None
 
     function: str = ""  # the public function, if its name differs
+    adapted: Callable[[Function], Function] | None = None  # makes a function of a case's inputs of the public one
     without: str = ""  # the operator without an option, timed beside this one in PyTorch
 
     # The operator as an expression over the names of its inputs. `own`: fusedops has no operator for it.

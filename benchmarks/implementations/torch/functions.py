@@ -22,6 +22,7 @@ def _attention(
     causal: bool,
     alibi: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention over [batch, positions, heads, features]; several heads of q may share one of k and v."""
     positions = q.shape[1]
@@ -36,6 +37,8 @@ def _attention(
         if alibi is not None:
             place = torch.arange(positions, device=q.device)
             scores = scores - alibi[:, None, None] * (place[first:last, None] - place).abs()
+        if bias is not None:
+            scores = scores + bias[..., first:last, :]
         if sinks is not None:
             scores = torch.cat((scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)), -1)
         return torch.softmax(_upcast(scores), -1)[..., : k.shape[2]].to(v.dtype) @ v

@@ -15,6 +15,7 @@ import torch
 import torch._inductor.config as inductor
 
 import fusedops.torch as fo
+from benchmarks.cases.attention import NARROW, NARROW_FEATURES
 from benchmarks.cases.case import (
     BOTH,
     CALLS,
@@ -190,6 +191,9 @@ def implementations(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         result["fusedops, host clock"] = lambda: Implementation(call(case, public(fo, case), values), synchronized)
     if case.section in GROWTH:  # compilers and other libraries would recompile for every row length
         return result
+    if case.is_attention and case.shape[-1] > NARROW_FEATURES:
+        result[NARROW] = lambda: _narrow(case, turns)
+        return result
     for name, build in OPERATORS[case.operator].torch_others.items():
         result[name] = timed(partial(build, torch))
     if not case.is_arithmetic or case.is_layer:
@@ -250,6 +254,14 @@ def _without(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
     extra = {*OPERATORS[case.operator].names} - {*OPERATORS[plain.operator].names}
     kept = [{name: value for name, value in values.items() if name not in extra} for values in turns]
     return _timed(case, _calls(plain, public(fo, plain), kept), checked=False)
+
+
+def _narrow(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
+    """cuDNN's attention on as many of the features as it takes."""
+    narrow = replace(case, shape=(*case.shape[:-1], NARROW_FEATURES))
+    cut = [{name: x[..., :NARROW_FEATURES].contiguous() for name, x in values.items()} for values in turns]
+    calls = _calls(narrow, OPERATORS[case.operator].torch_others["cuDNN"](torch), cut)
+    return _timed(case, calls, work=case.work * NARROW_FEATURES / case.shape[-1], checked=False)
 
 
 def _products(case: Case, turns: Sequence[Mapping[str, Any]]) -> Implementation:
