@@ -86,6 +86,68 @@ def test_attention_of_more_than_2_31_elements(whole_gpu, features, softcap, rand
         assert_repeats(torch, got, period)
 
 
+# Rows and columns of a period of groups: for few and for many rows of a group, misaligned ones, and another dtype.
+GROUPS = {
+    "few-rows": ((20, 0, 12), 8, 8, "bfloat16"),
+    "many-rows": ((130, 0, 1, 65), 64, 72, "bfloat16"),
+    "misaligned": ((130, 0, 1, 65), 65, 63, "bfloat16"),
+    "float32": ((130, 0, 1, 65), 64, 64, "float32"),
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+def test_groups_of_more_than_2_31_elements(whole_gpu, groups, random):
+    """A few groups repeated, forward and backward: each has the bits that it has in the small call."""
+    torch = whole_gpu.torch
+    sizes, columns, out, dtype = GROUPS[groups]
+    rows = sum(sizes)
+    shapes = (rows, columns), (len(sizes), out, columns)
+    few = [whole_gpu.tensor(random.standard_normal(shape), dtype) for shape in shapes]
+    copies = LARGE // (rows * min(columns, out)) + 1
+    found = []
+    for count in (copies, 1):
+        x, weights = (v.repeat(count, *(1,) * (v.dim() - 1)).requires_grad_() for v in few)
+        ends = torch.tensor(sizes, device=x.device).repeat(count).cumsum(0)
+        offsets = torch.nn.functional.pad(ends, (1, 0)).int()
+        y = whole_gpu.functions.grouped_matmul(x, weights, offsets)
+        upstream = torch.ones((), device=y.device, dtype=y.dtype).expand_as(y)
+        found.append([y.detach(), *torch.autograd.grad(y, [x, weights], upstream)])
+        del x, weights, y, upstream
+    assert found[0][0].numel() > 2**31 and found[0][1].numel() > 2**31
+    for got, period in zip(*found, strict=True):
+        assert_repeats(torch, got, period)
+
+
+@pytest.mark.parametrize("size", [32, 36], ids=["one-kernel", "two-kernels"])  # the first product and the gate
+def test_experts_of_more_than_2_31_elements(whole_gpu, size, random):
+    """A few tokens repeated: outputs and gradients of tokens have the bits of the small call. Gradients of parameters
+    are those of single tokens, since all others have an upstream gradient of 0: these are exact in both calls."""
+    torch = whole_gpu.torch
+    few, columns, experts = 140, 64, 6  # as many rows of a group as take the same kernel in both calls
+    shapes = (few, columns), (few, 2), (experts, 2 * size, columns), (experts, columns, size)
+    x, weight, gate_up, down = (whole_gpu.tensor(random.standard_normal(shape), "bfloat16") for shape in shapes)
+    index = torch.arange(2 * few, device=x.device).view(few, 2) % (experts + 1)  # the last one is out of range
+    ends = 0, few // 2 + 1  # tokens with an upstream gradient, whose experts differ; the second one is in the last period
+    assert not set(index[ends[0]].tolist()) & set(index[ends[1]].tolist())
+    copies = LARGE // (2 * few * columns) + 1  # gates and ups, and results of slots
+    of_tokens, of_parameters = [], []
+    for count in (copies, 1):
+        tokens = [v.repeat(count, 1).requires_grad_(v.is_floating_point()) for v in (x, index, weight)]
+        matrices = [v.detach().requires_grad_() for v in (gate_up, down)]
+        y = whole_gpu.functions.experts(*tokens, *matrices)
+        upstream = torch.zeros_like(y)
+        upstream[ends[0]] = upstream[few * (count - 1) + ends[1]] = 1
+        of_parameters.append(torch.autograd.grad(y, matrices, upstream, retain_graph=True))
+        upstream = upstream.fill_(1)
+        of_tokens.append([y.detach(), *torch.autograd.grad(y, tokens[::2], upstream)])
+        del tokens, y, upstream
+    assert all(v.any() for v in of_parameters[1])
+    for got, period in zip(*of_tokens, strict=True):
+        assert_repeats(torch, got, period)
+    for got, expected in zip(*of_parameters, strict=True):
+        assert torch.equal(got, expected)
+
+
 def test_a_product_of_more_than_2_31_misaligned_elements(whole_gpu, random):
     """Rows are repeated, and copied in parts."""
     torch = whole_gpu.torch
