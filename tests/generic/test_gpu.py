@@ -127,7 +127,7 @@ def test_experts_of_more_than_2_31_elements(whole_gpu, size, random):
     shapes = (few, columns), (few, 2), (experts, 2 * size, columns), (experts, columns, size)
     x, weight, gate_up, down = (whole_gpu.tensor(random.standard_normal(shape), "bfloat16") for shape in shapes)
     index = torch.arange(2 * few, device=x.device).view(few, 2) % (experts + 1)  # the last one is out of range
-    ends = 0, few // 2 + 1  # tokens with an upstream gradient, whose experts differ; the second one is in the last period
+    ends = 0, few // 2 + 1  # tokens with an upstream gradient, of the first and the last period: their experts differ
     assert not set(index[ends[0]].tolist()) & set(index[ends[1]].tolist())
     copies = LARGE // (2 * few * columns) + 1  # gates and ups, and results of slots
     of_tokens, of_parameters = [], []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.accuracy import assert_as_accurate
 from tests.helpers.converting import converted
-from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.hugging_face import FAMILIES, Family
 
 TARGETS = {
     "attention": ["q_proj", "v_proj"],
@@ -53,6 +53,26 @@ def test_lora(torch_backend, peft, models, random, order, targets, dtype):
     plain = models.arrays(models.results(model, inputs))
     assert len(got) == 2 + 2 * (2 * len(TARGETS[targets]) - (targets == "all and the head"))
     assert_as_accurate(got, plain, exact, dtype)
+
+
+@pytest.mark.parametrize("order", ["convert first", "adapt first"])
+@pytest.mark.parametrize("name", ["qwen3_moe", pytest.param("gpt_oss", marks=pytest.mark.slow)])
+def test_lora_of_experts(torch_backend, fo, peft, models, random, name, order):
+    """Adapters of the experts' stacked matrices, which are added to them for each call."""
+    model = Family(name).build("float32", torch_backend.device)
+    inputs = models.batch(random, torch_backend.device)
+    if order == "convert first":
+        converted(fo, model)
+    model = adapted(peft, torch_backend, model, [], target_parameters=["experts.gate_up_proj", "experts.down_proj"])
+    if order == "adapt first":
+        converted(fo, model)
+    with torch_backend.torch.profiler.profile() as profile:
+        got = models.arrays(models.results(model, inputs))
+    assert {"fusedops::experts", "fusedops::experts_backward"} <= {event.key for event in profile.key_averages()}
+    fo.revert(model)
+    exact, plain = models.exact_results(model, inputs), models.arrays(models.results(model, inputs))
+    assert len(got) == 2 + 2 * 4  # two matrices of an adapter, of two parameters in two layers
+    assert_as_accurate(got, plain, exact, "float32")
 
 
 def test_adapters_that_come_and_go(torch_backend, torch, fo, peft, models, random, tmp_path):

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from tests.helpers.accuracy import assert_as_accurate
 from tests.helpers.converting import converted
 from tests.helpers.hugging_face import Family
 
@@ -13,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 FAMILIES = ("qwen3_moe", "gpt_oss")
 SLOW = ("mixtral", "deepseek_v3", "deepseek_v4", "glm4_moe", "olmoe")
+CONVERTED = ("mixtral", "deepseek_v3", "glm4_moe", "olmoe", "llama4_text")
 STEPS = 5
 
 
@@ -71,6 +73,18 @@ def test_training_steps(torch_backend, torch, name):
     model = built(torch_backend, name)
     expected = [*losses_and_gradients(torch, copy.deepcopy(model))]
     assert_equal_steps(torch, losses_and_gradients(torch, with_experts(model)), expected)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in CONVERTED)])
+def test_training_steps_of_a_converted_model(torch_backend, torch, fo, name):
+    """All that `convert` replaces, against transformers' own code in float64."""
+    model = Family(name).build("float32", torch_backend.device).train()
+    exact = copy.deepcopy(model).double()
+    exact.set_experts_implementation("eager")
+    plain = copy.deepcopy(model)
+    steps = [losses_and_gradients(torch, each) for each in (converted(fo, model), plain, exact)]
+    for results in zip(*steps, strict=True):
+        assert_as_accurate(*([x.cpu().numpy() for x in each] for each in results), "float32")
 
 
 def test_checkpointed(torch_backend, torch):
