@@ -182,7 +182,8 @@ void multiply(const GroupedMatmul& call, const Context& context) {
   });
 }
 
-// Sums a tile over the rows of its group in the compute type, kGatheredRows at a time.
+// Sums a tile over the rows of its group in the compute type, kGatheredRows at a time: in c, unless several sums would
+// each be rounded.
 template <class T, class A = compute_t<T>>
 void multiply(const GroupedGradient& call, const Context& context) {
   const int32_t* const offsets = call.groups.offsets;
@@ -190,22 +191,25 @@ void multiply(const GroupedGradient& call, const Context& context) {
   const double products = double(offsets[call.groups.groups]) * double(call.n) * double(call.m);
   context.parallel_for(tiles.size(), tile_cost(tiles, products), [&](int64_t begin, int64_t end) {
     const Gathered<T> a(call.a, kGatheredRows, kTileRows), b(call.b, kGatheredRows, kTileColumns);
-    const cpu::Scratch<A> sums = cpu::scratch<A>(kTileRows * kTileColumns);
+    const cpu::Scratch<A> sums = cpu::scratch<A>(std::is_same_v<T, A> ? 0 : kTileRows * kTileColumns);
     for (int64_t i = begin; i < end; ++i) {
       const Tile& tile = tiles[i];
-      std::fill_n(sums.get(), tile.rows * tile.columns, A(0));
-      for (int64_t first = offsets[tile.group]; first < offsets[tile.group + 1]; first += kGatheredRows) {
-        const int64_t count = std::min<int64_t>(kGatheredRows, offsets[tile.group + 1] - first);
-        Matmul product(call.dtype, 1, tile.rows, tile.columns, count, a.at(first, count, tile.row, tile.rows).turned(),
-                       b.at(first, count, tile.column, tile.columns), sums.get());
-        (void)multiply_cpu(product.to_sums(/*add=*/true), on_this_thread());
-      }
+      const int64_t first = offsets[tile.group], last = offsets[tile.group + 1];
+      const bool in_place = std::is_same_v<T, A> || last - first <= kGatheredRows;
       T* const c = static_cast<T*>(call.c) + (tile.group * call.m + tile.row) * call.n + tile.column;
-      for (int64_t row = 0; row < tile.rows; ++row)
-        if constexpr (std::is_same_v<T, A>)
-          std::copy_n(sums.get() + row * tile.columns, tile.columns, c + row * call.n);
-        else
-          cpu::narrow(sums.get() + row * tile.columns, c + row * call.n, tile.columns);
+      int64_t row = first;
+      do {  // once for a group without rows, whose gradient is 0
+        const int64_t count = std::min<int64_t>(kGatheredRows, last - row);
+        Matmul product(call.dtype, 1, tile.rows, tile.columns, count, a.at(row, count, tile.row, tile.rows).turned(),
+                       b.at(row, count, tile.column, tile.columns), in_place ? static_cast<void*>(c) : sums.get());
+        if (in_place) product.c_stride = call.n;
+        if (!in_place || row > first) product.to_sums(/*add=*/row > first);
+        (void)multiply_cpu(product, on_this_thread());
+        row += count;
+      } while (row < last);
+      if constexpr (!std::is_same_v<T, A>)
+        for (int64_t r = 0; !in_place && r < tile.rows; ++r)
+          cpu::narrow(sums.get() + r * tile.columns, c + r * call.n, tile.columns);
     }
   });
 }
