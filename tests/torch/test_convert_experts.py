@@ -108,6 +108,35 @@ def test_compiled(torch_backend, torch):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_experts_of_every_token(torch_backend, torch, fo):
+    """Llama 4's experts, of which we compute those with a score, in eager and compiled code. Those with hooks are
+    called."""
+    model = Family("llama4_text", options={"num_experts_per_tok": 2, "num_local_experts": 5}).build("float64")
+    mixture = next(module for module in model.modules() if type(module).__name__ == "Llama4TextMoe")
+    mixture = mixture.to(torch_backend.device)
+    x = torch.randn(2, 7, mixture.hidden_dim, dtype=torch.float64, device=torch_backend.device, requires_grad=True)
+
+    def results(call):
+        y, logits = call(x)
+        return y, logits, *torch.autograd.grad(y.square().sum() + logits.sum(), [x, *mixture.parameters()])
+
+    expected = results(mixture)
+    converted(fo, mixture, "Llama4TextMoe")
+    compiled = torch.compile(mixture, backend="aot_eager", fullgraph=True)
+    compiled(x)
+    found, calls = [], []
+    for call in (mixture, compiled):
+        with torch.profiler.profile() as profile:
+            found.append(results(call))
+        assert "fusedops::experts_backward" in {event.key for event in profile.key_averages()}
+    mixture.experts.register_forward_hook(lambda *_: calls.append(1))
+    found.append(results(mixture))
+    assert calls
+    for each in found:
+        for got, right in zip(each, expected, strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-9 * right.abs().max().item())
+
+
 @pytest.mark.slow
 def test_compiled_model(torch_backend, torch):
     model = built(torch_backend, "qwen3_moe")

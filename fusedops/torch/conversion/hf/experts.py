@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -10,9 +12,12 @@ from torch.nn import functional
 
 import fusedops.torch as fo
 from fusedops.conversion import UnknownClass
+from fusedops.torch.conversion import source
 from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, must_call, unfused_activation
+from fusedops.torch.conversion.hf.forms import experts as forms
 from fusedops.torch.conversion.hf.layer import HFLayer
+from fusedops.torch.internals import before_tracing, has_hooks
 from fusedops.torch.nn.linear import unfused_product
 
 # transformers' own names. Another one is the choice of user code.
@@ -80,3 +85,71 @@ class Experts(HFLayer):
 
     def _number(self, role: str, default: float) -> float:
         return self.part(role) if role in self.names else default
+
+
+class ScaledMixture(HFLayer):
+    """A mixture whose router scales the inputs of its experts, which transformers computes for every token.
+
+    An input of 0 has the result 0 and no gradient, so that experts with a score of 0 can be left out.
+    """
+
+    computes = ("experts",)
+
+    def unfused(self) -> str | None:
+        for role in _FORMS:
+            kind = type(self.part(role))
+            if not _name(kind, _FORMS[role]):
+                return f"its {role}, {kind.__name__}, has unknown code"
+        return unfused_activation(self._of("experts", "activation"))
+
+    def why_not(self, *inputs: Any) -> str | None:
+        if not inputs:
+            return super().why_not()
+        if reason := self.unfused():
+            return reason
+        experts = self.part("experts")
+        if has_hooks(experts) or "forward" in experts.__dict__ or must_call(self._of("experts", "activation")):
+            return "its experts have hooks, or a forward that user code has set"
+        return unfused_product(inputs[0], self._of("experts", "gate_up"))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        name = None if self.why_not(x) else fused_name(self._of("experts", "activation"))
+        if name is None:
+            return self.original.forward(self, x)  # type: ignore[attr-defined]
+        x = x.reshape(-1, self.part("columns"))
+        scores, logits = self.part("router")(x)
+        score, index = scores.topk(self._of("router", "per_token"), -1)
+        y = fo.experts(
+            x[:, None] * score[..., None],
+            index[..., None],
+            torch.ones_like(score[..., None]),
+            self._of("experts", "gate_up"),
+            self._of("experts", "down"),
+            activation=name,
+            transpose_weight=False,
+        )
+        return self.part("shared")(x).add_(y.sum(1)), logits
+
+    def _of(self, role: str, name: str) -> Any:
+        """The attribute of a part that has this name in the part's form."""
+        part = self.part(role)
+        return getattr(part, _name(type(part), _FORMS[role], name))
+
+
+_FORMS = {"router": "Llama4Router", "experts": "Llama4TextExperts"}  # classes of `forms`
+
+
+@before_tracing
+def _name(kind: type, known: str, attribute: str = "") -> str:
+    """The name of an attribute, by its name in a class of `forms` with the same code; "" if the code differs."""
+    names = _names(kind, known)
+    return "" if names is None else names.get(attribute, known)
+
+
+@functools.cache
+def _names(kind: type, known: str) -> Mapping[str, str] | None:
+    try:
+        code, form = (source.of_method(each, "forward") for each in (kind, getattr(forms, known)))
+    except source.NoSource:
+        return None
+    return dict(zip(form.attributes, code.attributes, strict=True)) if code == form else None

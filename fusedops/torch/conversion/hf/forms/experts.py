@@ -67,3 +67,38 @@ class MiniMaxM3VLExperts(Form, mixin="experts.Experts", method="_apply_gate", fi
         up = up.clamp(min=-self.limit, max=self.limit)
         glu = gate * torch.sigmoid(gate * self.alpha)
         return (up + 1.0) * glu
+
+
+class Llama4TextMoe(Form, mixin="experts.ScaledMixture"):
+    def forward(self, hidden_states):
+        hidden_states = hidden_states.reshape(-1, self.columns)
+        router_scores, router_logits = self.router(hidden_states)
+        routed_in = hidden_states.repeat(router_scores.shape[1], 1)
+        routed_in = routed_in * router_scores.transpose(0, 1).reshape(-1, 1)
+        routed_out = self.experts(routed_in)
+        out = self.shared(hidden_states)
+        out.add_(routed_out.reshape(router_scores.shape[1], -1, routed_out.shape[-1]).sum(dim=0))
+        return out, router_logits
+
+
+class Llama4Router(torch.nn.Linear):
+    """The router of this mixture: the score of an expert that it does not choose is 0."""
+
+    def forward(self, hidden_states):
+        router_logits = super().forward(hidden_states)
+        router_top_value, router_indices = torch.topk(router_logits, self.per_token, dim=1)
+        router_scores = torch.full_like(router_logits, float("-inf")).scatter_(1, router_indices, router_top_value)
+        router_scores = torch.nn.functional.sigmoid(router_scores.float()).to(router_scores.dtype)
+        return router_scores, router_logits
+
+
+class Llama4TextExperts(torch.nn.Module):
+    """Its experts, of as many rows each: 0 for an input of 0."""
+
+    def forward(self, hidden_states):
+        hidden_states = hidden_states.view(self.gate_up.shape[0], -1, self.columns)
+        gate_up = torch.bmm(hidden_states, self.gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        next_states = torch.bmm((up * self.activation(gate)), self.down)
+        next_states = next_states.view(-1, self.columns)
+        return next_states
