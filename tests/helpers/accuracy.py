@@ -31,6 +31,31 @@ def assert_as_accurate(got: list[np.ndarray], plain: list[np.ndarray], exact: li
         assert error <= allowed, f"error {error} of what is zero, of the framework's own code {limit}"
 
 
+def assert_as_stable(
+    got: list[np.ndarray], plain: list[np.ndarray], exact: list[np.ndarray], rounded: list[list[np.ndarray]], dtype: str
+) -> None:
+    """The same, where each error is relative to that of a correct computation in dtype.
+
+    Errors relative to the results would be those of a few ill-conditioned ones alone, such as the gradients of queries
+    and keys if the probabilities are nearly equal, and a fault elsewhere would be hidden.
+
+    Args:
+        rounded: the results of the float64 model with random roundings in dtype, several times.
+    """
+    unit = float(ml_dtypes.finfo(dtype).eps) / 2
+    ours, theirs = [], []
+    for i, truth in enumerate(exact):
+        assert (got[i].dtype, got[i].shape) == (plain[i].dtype, plain[i].shape)
+        scale = _size(np.array([_size(results[i] - truth) for results in rounded] + [unit * _size(truth)]))
+        if scale:
+            ours.append(_size(got[i] - truth) / scale)
+            theirs.append(_size(plain[i] - truth) / scale)
+        else:
+            assert not got[i].any()
+    error, limit = (_size(np.array(errors)) for errors in (ours, theirs))
+    assert error <= 2 * limit, f"errors of {error} roundings, of the framework's own code {limit}"
+
+
 def assert_each_close(got: list[np.ndarray], expected: list[np.ndarray], rtol: float, terms: int) -> None:
     """Each array is compared relative to its largest element, plus the rounding of sums of `terms` terms.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.helpers.converting import converted
@@ -42,6 +43,45 @@ def twin(keras: Any, build: Callable[[], Any], model: Any, dtype: str = "float64
         other = build()
     other.set_weights(model.get_weights())
     return other
+
+
+@contextlib.contextmanager
+def roundings(keras: Any, random: np.random.Generator, dtype: str) -> Iterator[None]:
+    """Layers of float64 round their results and the gradients of these at random, as a computation in dtype does.
+
+    A softmax and its gradient round within themselves. Their errors do not cancel in the sum over a row, while those of
+    the layers' results do.
+    """
+    import tensorflow as tf
+
+    unit = float(ml_dtypes.finfo(dtype).eps) / 2
+    call, softmax = keras.layers.Layer.__call__, tf.nn.softmax
+
+    def rounded(x: Any) -> Any:
+        return x * (1 + unit * random.uniform(-1, 1, x.shape))
+
+    @tf.custom_gradient
+    def rounded_both_ways(x: Any) -> Any:
+        return rounded(x), rounded
+
+    def rounding_call(self: Any, *args: Any, **options: Any) -> Any:
+        is_exact = lambda x: getattr(x, "dtype", None) == tf.float64  # noqa: E731
+        y = call(self, *args, **options)
+        return tf.nest.map_structure(lambda x: rounded_both_ways(tf.convert_to_tensor(x)) if is_exact(x) else x, y)
+
+    def rounding_softmax(x: Any, axis: int = -1) -> Any:
+        @tf.custom_gradient
+        def rounding(x: Any) -> Any:
+            y = rounded(softmax(x, axis))
+            return y, lambda dy: y * (dy - rounded(tf.reduce_sum(rounded(y * dy), axis, keepdims=True)))
+
+        return rounding(x)
+
+    keras.layers.Layer.__call__, tf.nn.softmax = rounding_call, rounding_softmax
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__, tf.nn.softmax = call, softmax
 
 
 def values(tree: Any) -> list[np.ndarray]:

@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.helpers.accuracy import assert_as_accurate, assert_each_close
+from tests.helpers.accuracy import assert_as_accurate, assert_as_stable, assert_each_close
 from tests.helpers.converting import converted
-from tests.helpers.keras_models import assert_loads_converted, gradients, policy, twin, values
+from tests.helpers.keras_models import assert_loads_converted, gradients, policy, roundings, twin, values
 from tests.helpers.numerics import assert_same_bits
 from tests.helpers.running import environment, interpreter
 from tests.keras.test_hub import MODELS, SHARING, recorded
@@ -197,9 +197,11 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     kinds = [type(layer) for layer in model._flatten_layers()]
     converted(fk, model)
     got = results(model)
-    assert_as_accurate(got, plain, results(exact), model.compute_dtype)
-    if name == "float32":  # each relative to its own size
-        assert_each_close(got, plain, rtol=400 * EPS, terms=2 * LENGTH)
+    if name == "float32":
+        assert_as_stable(got, plain, *truth_of(keras, results, exact, random), name)
+        assert_each_close(got, plain, rtol=400 * EPS, terms=2 * LENGTH)  # each relative to its own size
+    else:
+        assert_as_accurate(got, plain, results(exact), model.compute_dtype)
     counterparts = [type(layer) for layer in model._flatten_layers()]
     fk.convert(model, verbose=False)
     assert [type(layer) for layer in model._flatten_layers()] == counterparts != kinds
@@ -207,6 +209,32 @@ def test_results_are_as_accurate_and_revert_brings_the_bits_back(keras, fk, buil
     assert [type(layer) for layer in model._flatten_layers()] == kinds
     for got, expected in zip(numbers(model(inputs)), plain, strict=False):
         assert_same_bits(got, expected)
+
+
+def truth_of(keras, results, exact, random):
+    """The results of the model of float64, and those with roundings of float32."""
+    truth = results(exact)
+    with roundings(keras, random, "float32"):
+        return truth, [results(exact) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("build", "fault"), [("t5", "eps"), ("t5", "bfloat16"), ("whisper", "bfloat16")], indirect=["build"]
+)
+def test_a_fault_of_one_layer_exceeds_the_roundings(keras, fk, build, fault, random):
+    model = scattered(random, build())
+    exact, inputs = twin(keras, build, model), batch(random, model)
+    results = lambda model: numbers(model(inputs)) + gradients(model, inputs)  # noqa: E731
+    plain = results(model)
+    converted(fk, model)
+    if fault == "eps":
+        norm = [layer for layer in model._flatten_layers() if "norm" in layer.name][-1]
+        norm.epsilon *= 10
+    else:
+        kernel = [weight for weight in model.trainable_weights if "kernel" in weight.path][-1]
+        kernel.assign(keras.ops.cast(keras.ops.cast(kernel.value, fault), "float32"))
+    with pytest.raises(AssertionError, match="roundings, of the framework's own code"):
+        assert_as_stable(results(model), plain, *truth_of(keras, results, exact, random), "float32")
 
 
 def numbers(outputs):
