@@ -306,13 +306,7 @@ Status launch_dbias(const Attention& call, const HeadRows& lse, const HeadRows& 
                                          .factor = factor_of(call)};
   parameters.tiles = static_cast<int>(bias_tiles(parameters.matrices, Kernel::kSize, Kernel::kSize));
   FUSEDOPS_TRY(BiasLoads::of<64>(call, &parameters.bias));
-  const auto describe = [&](const HeadRows& rows, int positions, int features, int heads, CUtensorMap* map) {
-    return describe_rows<Tile>(rows, positions, features, heads, call.sequences, Kernel::kSize, map);
-  };
-  FUSEDOPS_TRY(describe(call.q, call.queries, call.dim, call.heads, &parameters.q));
-  FUSEDOPS_TRY(describe(call.dy, call.queries, call.dim_v, call.heads, &parameters.dy));
-  FUSEDOPS_TRY(describe(call.k, call.keys, call.dim, call.key_heads, &parameters.k));
-  FUSEDOPS_TRY(describe(call.v, call.keys, call.dim_v, call.key_heads, &parameters.v));
+  FUSEDOPS_TRY((describe_inputs<Tile, Tile>(call, call.sequences, Kernel::kSize, Kernel::kSize, &parameters)));
   const int blocks = std::min(parameters.tiles, device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_dbias_sm90_kernel<Kernel>,
                 Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters);

@@ -92,6 +92,23 @@ Status describe_rows(const HeadRows& rows, int positions, int features, int head
   return boxes.describe(map);
 }
 
+// TMA descriptors of the inputs q, k, v and, in a backward, dy, with boxes of query_rows or key_rows positions.
+template <class QueryTile, class KeyTile, class Maps>
+Status describe_inputs(const Attention& call, int64_t sequences, int query_rows, int key_rows, Maps* maps) {
+  const auto of_queries = [&](const HeadRows& rows, int features, CUtensorMap* map) {
+    return describe_rows<QueryTile>(rows, call.queries, features, call.heads, sequences, query_rows, map);
+  };
+  const auto of_keys = [&](const HeadRows& rows, int features, CUtensorMap* map) {
+    return describe_rows<KeyTile>(rows, call.keys, features, call.key_heads, sequences, key_rows, map);
+  };
+  FUSEDOPS_TRY(of_queries(call.q, call.dim, &maps->q));
+  FUSEDOPS_TRY(of_keys(call.k, call.dim, &maps->k));
+  FUSEDOPS_TRY(of_keys(call.v, call.dim_v, &maps->v));
+  if constexpr (requires { maps->dy; })
+    if (call.dy.data) return of_queries(call.dy, call.dim_v, &maps->dy);
+  return {};
+}
+
 // Starts the copy of the tile that begins at `position` of a head. Called by one thread.
 template <class Tile, class T>
 __forceinline__ __device__ void load_tile(const CUtensorMap& map, uint64_t* barrier, int position, int head,

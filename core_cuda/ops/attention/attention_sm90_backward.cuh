@@ -107,16 +107,7 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
                                          .mask = mask,
                                          .factor = factor_of(call)};
   const int64_t sequences = call.offsets_q ? 1 : call.sequences;
-  const auto describe_queries = [&](const HeadRows& rows, int features, CUtensorMap* map) {
-    return describe_rows<QueryTile>(rows, call.queries, features, call.heads, sequences, kM, map);
-  };
-  const auto describe_keys = [&](const HeadRows& rows, int features, CUtensorMap* map) {
-    return describe_rows<KeyTile>(rows, call.keys, features, call.key_heads, sequences, kN, map);
-  };
-  FUSEDOPS_TRY(describe_queries(call.q, call.dim, &parameters.q));
-  FUSEDOPS_TRY(describe_queries(call.dy, call.dim_v, &parameters.dy));
-  FUSEDOPS_TRY(describe_keys(call.k, call.dim, &parameters.k));
-  FUSEDOPS_TRY(describe_keys(call.v, call.dim_v, &parameters.v));
+  FUSEDOPS_TRY((describe_inputs<QueryTile, KeyTile>(call, sequences, kM, kN, &parameters)));
   if constexpr (Kernel::kHasBiasTiles) {
     FUSEDOPS_TRY(BiasLoads::of<kM>(call, &parameters.bias));
     if (parameters.bias.is_batch_inner) parameters.scheduler.take_sequences_first();

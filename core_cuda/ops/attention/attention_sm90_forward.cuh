@@ -101,31 +101,32 @@ struct Forward {
     return work;
   }
 
-  // Calls body(work) for the work tiles of this block. The direction of rounds over the blocks alternates, to balance
-  // the load.
-  template <class Body>
-  static __forceinline__ __device__ void for_each_work_tile(const Parameters& parameters, Body&& body) {
-    const int blocks = gridDim.x, block = blockIdx.x;
-    for (int first = 0, place = block; first + place < parameters.scheduler.work_tiles();
-         first += blocks, place = blocks - 1 - place)
-      body(work(parameters, first + place));
-  }
+  // The work tiles of this block. The direction of rounds over the blocks alternates, to balance the load.
+  struct WorkTiles {
+    __forceinline__ __device__ bool has_more(const Parameters& parameters) const {
+      return first + place < parameters.scheduler.work_tiles();
+    }
+    __forceinline__ __device__ Work current(const Parameters& parameters) const {
+      return work(parameters, first + place);
+    }
+    __forceinline__ __device__ void advance() { first += blocks, place = blocks - 1 - place; }
 
-  // The work tiles of for_each_work_tile(), one at a time.
-  class WorkTiles {
-   public:
     // Returns false behind the last one.
     __forceinline__ __device__ bool next(const Parameters& parameters, Work* next) {
-      const int blocks = gridDim.x;
-      if (first_ + place_ >= parameters.scheduler.work_tiles()) return false;
-      *next = work(parameters, first_ + place_);
-      first_ += blocks, place_ = blocks - 1 - place_;
+      if (!has_more(parameters)) return false;
+      *next = current(parameters);
+      advance();
       return true;
     }
 
-   private:
-    int first_ = 0, place_ = blockIdx.x;
+    int blocks = gridDim.x, first = 0, place = blockIdx.x;
   };
+
+  // Calls body(work) for the work tiles of this block.
+  template <class Body>
+  static __forceinline__ __device__ void for_each_work_tile(const Parameters& parameters, Body&& body) {
+    for (WorkTiles tiles; tiles.has_more(parameters); tiles.advance()) body(tiles.current(parameters));
+  }
 
   // The producer warp: loads tiles of k from the last on, and each tile of v after the next tile of k.
   static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared) {
@@ -812,11 +813,7 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
   using QTile = typename Kernel::QTile;
   using KeyTile = typename Kernel::KeyTile;
   const int64_t sequences = call.offsets_q ? 1 : call.sequences;
-  FUSEDOPS_TRY(describe_rows<QTile>(call.q, call.queries, call.dim, call.heads, sequences, Kernel::kM, &parameters.q));
-  FUSEDOPS_TRY(
-      describe_rows<KeyTile>(call.k, call.keys, call.dim, call.key_heads, sequences, Kernel::kN, &parameters.k));
-  FUSEDOPS_TRY(
-      describe_rows<KeyTile>(call.v, call.keys, call.dim_v, call.key_heads, sequences, Kernel::kN, &parameters.v));
+  FUSEDOPS_TRY((describe_inputs<QTile, KeyTile>(call, sequences, Kernel::kM, Kernel::kN, &parameters)));
   const int blocks = std::min(parameters.scheduler.work_tiles(), device_attribute(cudaDevAttrMultiProcessorCount));
   return launch(context, attention_forward<Kernel>, Grid{blocks, Kernel::kThreads, sizeof(typename Kernel::Shared)},
                 parameters);

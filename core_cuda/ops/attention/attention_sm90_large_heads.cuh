@@ -293,25 +293,11 @@ __global__ void __launch_bounds__(kLargeHeadsThreads, 1)
     run(std::integral_constant<int, 192>());
 }
 
-template <class T>
-Status describe_large_heads(const Attention& call, LargeHeads<T>& heads) {
-  using Slice = SwizzledTile<kScoreTile, kDepth>;
-  const auto of_queries = [&](const HeadRows& rows, int features, CUtensorMap* map) {
-    return describe_rows<Slice>(rows, call.queries, features, call.heads, call.sequences, kDepth, map);
-  };
-  const auto of_keys = [&](const HeadRows& rows, int features, CUtensorMap* map) {
-    return describe_rows<Slice>(rows, call.keys, features, call.key_heads, call.sequences, kDepth, map);
-  };
-  FUSEDOPS_TRY(of_queries(call.q, call.dim, &heads.q));
-  FUSEDOPS_TRY(of_keys(call.k, call.dim, &heads.k));
-  FUSEDOPS_TRY(of_keys(call.v, call.dim_v, &heads.v));
-  return heads.deltas ? of_queries(call.dy, call.dim_v, &heads.dy) : Status();
-}
-
 // Launches both kernels for each chunk. blocks(units, rows) is the number of blocks of the second one.
 template <template <class> class Tiles, template <class, int> class Products, class T, class Blocks>
 Status launch_large_heads(LargeHeads<T>& heads, const Context& context, Blocks&& blocks) {
-  FUSEDOPS_TRY(describe_large_heads(heads.call, heads));
+  using Slice = SwizzledTile<kScoreTile, kDepth>;
+  FUSEDOPS_TRY((describe_inputs<Slice, Slice>(heads.call, heads.call.sequences, kDepth, kDepth, &heads)));
   const int64_t multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   const ScoreChunks& chunks = heads.chunks;
   constexpr int kTilesBytes = sizeof(typename Tiles<T>::Shared);
