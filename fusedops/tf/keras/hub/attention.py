@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -19,6 +20,15 @@ def without_repeats(name: str) -> property:
         self.__dict__[name] = value
 
     return property(lambda self: 1, set_value)
+
+
+def in_window(mask: Any, size: int | None, mask_in_window: Callable[[Any], Any]) -> Any:
+    """The mask within a layer's own window, if it has one. `mask_in_window` applies it to a mask of Keras."""
+    if not size:
+        return mask
+    if isinstance(mask, Visibility) and mask.causal:
+        return replace(mask, window=size)
+    return mask_in_window(keras_mask(mask))
 
 
 class FusedAttention(HubLayer):
@@ -50,12 +60,8 @@ class FusedAttention(HubLayer):
             key, value = (tf.repeat(x, groups, 2) for x in (key, value))
             of_cache = () if cache_update_index is None else (cache_update_index,)
             return super()._compute_attention(query, key, value, keras_mask(attention_mask), *of_cache)
-        mask, size = attention_mask, self._window()
-        if size and isinstance(mask, Visibility) and mask.causal:
-            mask = replace(mask, window=size)
-        elif size:
-            index = 0 if cache_update_index is None else cache_update_index
-            mask = self._mask_in_window(query, key, keras_mask(mask), index)
+        index = 0 if cache_update_index is None else cache_update_index
+        mask = in_window(attention_mask, self._window(), lambda mask: self._mask_in_window(query, key, mask, index))
         return attend(query, key, value, mask, self._inv_norm_factor, sinks=self._sinks(query))
 
     def _window(self) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
 from fusedops.tf.keras.hub import saved
+from fusedops.tf.keras.hub.attention import in_window
 from fusedops.tf.keras.hub.causal import decoder_visibility, into_cache
 from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
@@ -66,11 +66,10 @@ class WindowedAttention(GroupedAttention):
     )
 
     def _in_window(self, mask: Any, cache_update_index: Any) -> Any:
-        if not self.use_sliding_window_attention or mask is None:
-            return mask
-        if isinstance(mask, Visibility) and mask.causal:
-            return replace(mask, window=self.sliding_window_size)
-        return self._mask_sliding_window(keras_mask(mask), cache_update_index=cache_update_index)
+        size = self.sliding_window_size if self.use_sliding_window_attention and mask is not None else None
+        return in_window(
+            mask, size, lambda mask: self._mask_sliding_window(mask, cache_update_index=cache_update_index)
+        )
 
     def _scale(self) -> float:
         features = self.head_dim if self.query_head_dim_normalize else self.hidden_dim // self.num_query_heads
