@@ -20,6 +20,7 @@
 #include "core/common/ceil_div.h"
 #include "core/cpu/scratch.h"
 #include "core/cpu/sum.h"
+#include "core/cpu/widest.h"
 #include "ops/products/matmul.h"
 
 namespace fusedops {
@@ -257,14 +258,16 @@ class VectorProduct {
  private:
   void multiply(const Lines<T>& matrix, const Lines<T>& vector, int64_t count, int64_t at) const {
     A sums[kLinesAtOnce] = {}, x[kVectorKc];
-    for (int64_t p = 0; p < call_.k; p += kVectorKc) {
-      const int64_t k = std::min(kVectorKc, call_.k - p);
-      for (int64_t i = 0; i < k; ++i) x[i] = to_compute(*vector.at(0, p + i));
-      if (matrix.along_k)
-        add_dots(matrix.from(0, p), x, count, k, sums);
-      else
-        add_steps(matrix.from(0, p), x, count, k, sums);
-    }
+    cpu::run_widest([&] {
+      for (int64_t p = 0; p < call_.k; p += kVectorKc) {
+        const int64_t k = std::min(kVectorKc, call_.k - p);
+        for (int64_t i = 0; i < k; ++i) x[i] = to_compute(*vector.at(0, p + i));
+        if (matrix.along_k)
+          add_dots(matrix.from(0, p), x, count, k, sums);
+        else
+          add_steps(matrix.from(0, p), x, count, k, sums);
+      }
+    });
     finish<T>(call_, at, count, sums);
   }
 
