@@ -170,8 +170,6 @@ _STYLES = "torch.distributed.tensor.parallel.style"
 def hooks_of_plan(*modules: torch.nn.Module) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
     """The hooks before and after the forward by which one style of a parallel plan shards the call of each of these
     modules; None if a module has other hooks, or none."""
-    if not modules[0]._forward_pre_hooks:  # the fast test
-        return None
     before = [hook for module in modules for hook in module._forward_pre_hooks.values()]
     after = [hook for module in modules for hook in module._forward_hooks.values()]
     if not len(before) == len(after) == len(modules) or any(map(_has_other_hooks, modules)):

@@ -73,8 +73,15 @@ class _Columns(Plan):
         return self.style.transform_output_post_forward(self.layer, y, self.mesh)
 
 
+def may_have_plan(layer: nn.Module) -> bool:
+    """False if the layer has neither the hooks nor the `forward` of a plan."""
+    return bool(layer._forward_pre_hooks) or "forward" in layer.__dict__
+
+
 def plan_of(*layers: nn.Module) -> Plan | None:
     """The plan of layers that have its hooks or its `forward`, alike and without further hooks; None for others."""
+    if not may_have_plan(layers[0]):  # the fast test
+        return None
     hooks = internals.hooks_of_plan(*layers)
     if hooks is not None:
         return _Hooks(layers[0], *hooks)

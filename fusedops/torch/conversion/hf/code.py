@@ -18,7 +18,7 @@ import torch
 
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
-from fusedops.torch.nn.plans import prepared
+from fusedops.torch.nn.plans import may_have_plan, prepared
 
 
 def steps(code: CodeType) -> Iterator[dis.Instruction]:
@@ -90,8 +90,11 @@ def with_prepared_input(function: FunctionType, original: FunctionType) -> Funct
         return function
 
     def forward(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        first = getattr(self, layers[0])
+        if not isinstance(first, torch.nn.Module) or not may_have_plan(first):  # a method, or the fast test
+            return function(self, x, *args, **kwargs)
         called = [getattr(self, name) for name in layers]
-        if all(isinstance(each, torch.nn.Module) for each in called):  # not a method
+        if all(isinstance(each, torch.nn.Module) for each in called):
             x = prepared(x, *called)
         return function(self, x, *args, **kwargs)
 

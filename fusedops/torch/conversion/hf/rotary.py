@@ -16,7 +16,7 @@ from fusedops.torch.conversion.hf import normed_rotary
 from fusedops.torch.conversion.hf.code import with_global, with_parameters, with_prepared_input, without_no_grad
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
-from fusedops.torch.internals import may_carry, stream_of
+from fusedops.torch.internals import may_carry, shape, stream_of
 from fusedops.torch.nn.layer import is_mixed, is_plain, left_to_compiler, unfused_input
 
 _ANGLES = "_fusedops_angles"  # the attribute of a table of angles with its converted copy
@@ -155,7 +155,7 @@ class _Rotate:
         interleaved = self.rotation.interleaved
         if unsqueeze_dim == 2:
             return rope(x, cos, sin, interleaved=interleaved)
-        if x.stride(1) > x.stride(2):
+        if x.stride(1) > x.stride(2) or shape(x)[2] == 1:  # both layouts of one position are the same memory
             return rope(x, cos, sin, seq_dim=-2, interleaved=interleaved)
         return rope(x.transpose(1, 2), cos, sin, interleaved=interleaved).transpose(1, 2)
 
