@@ -153,6 +153,26 @@ def to_rotate(torch_backend, torch, random):
     return q, k, *(torch.cat([table, table], -1) for table in (angles.cos(), angles.sin()))
 
 
+def test_one_position_is_turned_without_transpositions(torch_backend, torch, to_rotate):
+    """In decoding both layouts are the same memory. The bits are those of the position among others."""
+    from transformers.models.llama import modeling_llama
+
+    from fusedops.torch.conversion.hf.rotary import fused
+
+    q, k, cos, sin = to_rotate
+    apply = fused(modeling_llama.apply_rotary_pos_emb)
+    # As projections give them: [B, T, H, D], transposed.
+    q, k = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k))
+    expected = [x[:, :, 3:4] for x in apply(q, k, cos, sin)]
+    one = [x[:, :, 3:4].transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k)]
+    tables = [table[:, 3:4].contiguous() for table in (cos, sin)]
+    with torch.profiler.profile() as profile:
+        got = apply(*one, *tables)
+    names = [event.key for event in profile.key_averages()]
+    assert "fusedops::rope" in names and "aten::transpose" not in names
+    assert all(map(torch.equal, got, expected))
+
+
 def test_queries_are_turned_without_keys(torch_backend, torch, to_rotate):
     """An attention may reuse the keys of an earlier layer."""
     name = "transformers.models.mistral_large4.modeling_mistral_large4"  # missing in older versions of transformers
