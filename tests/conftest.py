@@ -82,7 +82,7 @@ def _of_specification(spec: Any) -> Any:
     return spec if spec.function == spec.name else pytest.param(spec, marks=pytest.mark.slow)
 
 
-OF_ALL_FRAMEWORKS = ("generic", "jax", "operators", "own")  # folders
+OF_ALL_FRAMEWORKS = ("custom", "generic", "jax", "operators")  # folders
 OF_VALUES = ("test_parity.py", "test_reference.py", "test_special_values.py")
 
 
