@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from fusedops.declarations import Axes, Operator
@@ -17,7 +17,7 @@ from fusedops.declarations import Axes, Operator
 _LEADING = "..."
 _TERM = re.compile(
     r"(?P<broadcast>~?)(?P<axes>1|(?:[a-zA-Z]|\.\.\.)+)(?:\^(?P<swapped>\w+))?"
-    r"(?:/(?P<summed>(?:[a-zA-Z]|\.\.\.)+))?(?::(?P<weight>\w+))?"
+    r"(?:/(?P<summed>(?:[a-zA-Z]|\.\.\.)+))?(?::(?P<weight>\w+))?(?:\|(?P<given>\w+))?"
 )
 _PLACE = re.compile(r"(?P<axis>[a-zA-Z])@(?P<offset>\w+)/(?P<size>\w+)")
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>\w+)(?:(?P<relation>!?=)(?P<value>\S+))?")
@@ -29,6 +29,11 @@ class Share:
 
     kind: str  # "all" of it, a "part", a "term" of a sum, or a "mean": the parts' weighted mean is the whole
     dim: int = 0  # of a "part": the divided dimension
+    is_weighted: bool = False  # a "part", to be multiplied by its fraction of the weight
+
+    def is_part(self, dim: int) -> bool:
+        """True for a part along this dimension."""
+        return self.kind == "part" and self.dim == dim
 
 
 ALL, TERM, MEAN = Share("all"), Share("term"), Share("mean")
@@ -73,7 +78,8 @@ def divisions(
         for t, s in zip(terms.tensors, shapes, strict=True)
         if s is not None and _LEADING in t.axes
     )
-    tensors = _placed(terms.tensors, shapes, max([0, *leading]))
+    given = {x.name for x, shape in zip(operator.inputs, inputs, strict=True) if _is_divisible(shape)}
+    tensors = _placed([t.beside(given) for t in terms.tensors], shapes, max([0, *leading]))
     axes = dict.fromkeys(axis for tensor in tensors for axis in tensor.dims if axis and not axis.isupper())
     found = []
     for axis in axes:
@@ -106,7 +112,10 @@ def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequen
 
 
 def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[int, int]:
-    """The outputs that are means over axes, each with the output that weights it. An absent input is None."""
+    """The outputs that are means over axes, or gradients of one, each with the output that weights it.
+
+    An absent input is None.
+    """
     terms = _terms(operator, attributes, inputs)
     outputs = () if terms is None else terms.tensors[len(operator.inputs) :]
     names = [output.name for output in operator.outputs]
@@ -121,6 +130,11 @@ class _Term:
     summed: tuple[str, ...]
     is_broadcast: bool
     weight: str | None
+    given: str | None  # the input that is the sum, if it is given and not empty
+
+    def beside(self, given: Collection[str]) -> _Term:
+        """The term in a call with these inputs."""
+        return replace(self, summed=()) if self.given in given else self
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,7 @@ class _Tensor:
 
     def share(self, axis: str, is_output: bool) -> Share:
         if axis in self.dims:
-            return Share("part", dim=self.dims.index(axis))
+            return Share("part", self.dims.index(axis), is_weighted=self.term.weight is not None)
         if axis in self.summed or (is_output and axis in self.lacked):
             return TERM if self.term.weight is None else MEAN
         return ALL
@@ -226,7 +240,7 @@ def _term(match: re.Match[str], swapped: Collection[str]) -> _Term:
     axes = _split(match["axes"])
     if match["swapped"] in swapped:
         axes = (*axes[:-2], axes[-1], axes[-2])
-    return _Term(axes, _split(match["summed"]), bool(match["broadcast"]), match["weight"])
+    return _Term(axes, _split(match["summed"]), bool(match["broadcast"]), match["weight"], match["given"])
 
 
 def _split(axes: str | None) -> tuple[str, ...]:

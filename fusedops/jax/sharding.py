@@ -80,8 +80,7 @@ class Divided:
         """The specs of all tensors."""
 
         def names_at(tensor: int, dim: int) -> Names | None:
-            part = Share("part", dim)
-            return next((names for _, shares, names in chosen if shares[tensor] == part), None)
+            return next((names for _, shares, names in chosen if shares[tensor].is_part(dim)), None)
 
         return [PartitionSpec(*(names_at(i, dim) for dim in range(len(x)))) for i, x in enumerate(self.shapes)]
 
@@ -120,7 +119,7 @@ class Divided:
         def factor(tensor: int, dim: int, size: int) -> str:
             for i, (_, division, shares) in enumerate(self.divisions):
                 least = min(division.sizes)
-                if shares[tensor] != Share("part", dim) or (size != least and (not least or size % least)):
+                if not shares[tensor].is_part(dim) or (size != least and (not least or size % least)):
                     continue
                 if size == least:
                     return f"a{i}"
@@ -165,10 +164,14 @@ def _joined(values: Sequence[Any], shares: Sequence[Share], weights: Mapping[int
     for i, share in enumerate(shares):
         if share == TERM:
             joined[i] = jax.lax.psum(values[i], names)
-        elif share == MEAN:
-            weight = values[weights[i]].astype(values[i].dtype)
+        elif share == MEAN or share.is_weighted:
+            weight = values[weights[i]]
             total = jax.lax.psum(weight, names)
-            # A part without any weight has the mean NaN.
-            mine = jnp.where(weight == 0, jnp.zeros_like(values[i]), values[i] * weight)
-            joined[i] = jax.lax.psum(mine, names) / total
+            # A part without any weight has the mean NaN, which is the result if all parts are without.
+            if share.is_weighted or values[i].dtype != weight.dtype:
+                mine = jnp.where(weight == 0, 0, values[i] * (weight / total)).astype(values[i].dtype)
+                mean = jax.lax.psum(mine, names) if share == MEAN else mine
+            else:  # both sums at once
+                mean = jax.lax.psum(jnp.where(weight == 0, 0, values[i] * weight), names) / total
+            joined[i] = jnp.where(total == 0, values[i], mean)
     return joined

@@ -189,12 +189,14 @@ def share_of(torch: Any, x: Any, share: Share, part: int, parts: int) -> Any:
 
 def join(torch: Any, shares: Iterable[Any], share: Share, weights: Any = None) -> Any:
     shares = list(shares)
+    if weights is not None and (share.kind == "mean" or share.is_weighted):
+        total = sum(weights)
+        fractions = [w / total if total else torch.ones_like(w) for w in weights]
+        shares = [y * f if f else torch.zeros_like(y) for y, f in zip(shares, fractions, strict=True)]
     if share.kind == "part":
         return torch.cat([y.view(torch.uint8) if y.element_size() == 1 else y for y in shares], share.dim)
-    if share.kind == "term":
+    if share.kind in ("term", "mean"):
         return sum(shares)
-    if share.kind == "mean":
-        return sum(y * w for y, w in zip(shares, weights, strict=True) if w != 0) / sum(weights)
     for other in shares[1:]:
         assert_close(torch, other, shares[0], "parts that must be the same")
     return shares[0]

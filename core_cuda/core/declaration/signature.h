@@ -111,6 +111,8 @@ struct Attribute {
 //                 its terms, and an input is given to one part, with zeros in the others
 //   1             a tensor of one element
 //   1/...:count   a mean over the axes behind the slash, weighted by another output
+//   ...k:count    beside such a mean: a part of its gradient, to be multiplied by the part's fraction of the weight
+//   c/...|sum     a sum, unless this input is given and not empty: it is the sum then
 //   ~...TC        broadcast to these axes, as NumPy does: leading ones may be missing, and others have size 1
 //   kn^transpose  the last two axes are swapped if this attribute is true
 //   ; v@a/b       at the end: in a part of a call along v, attribute a is the offset of the part along v, and
@@ -147,7 +149,7 @@ class ShortList {
 };
 
 using AttributeList = ShortList<Attribute, kMaxAttributes>;
-using AxesList = ShortList<Axes, 4>;
+using AxesList = ShortList<Axes, 5>;
 
 // A name as a template argument.
 template <size_t kSize>

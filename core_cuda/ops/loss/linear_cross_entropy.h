@@ -59,7 +59,12 @@ inline constexpr Signature kLinearCrossEntropy{
           "reduction=sum keep_dx=false keep_dweight=false keep_dbias=false"},
          {"...K, Kv^transpose_weight, ..., v, V -> 1/...:count, ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
           "v@first_class/classes",
-          "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"}},
+          "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"},
+         {"...K, KV^transpose_weight, ..., V, V -> 1/..., ...L, 1/..., ...K, KV^transpose_weight/..., V/...",
+          "reduction=sum"},
+         {"...K, KV^transpose_weight, ..., V, V -> 1/...:count, ...L, 1/..., ...K:count, "
+          "KV^transpose_weight/...:count, V/...:count",
+          "reduction=mean"}},
 };
 
 Operator linear_cross_entropy();
@@ -91,19 +96,15 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
-    .axes =
-        {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
-          "Kv^transpose_weight/..., v/...; "
-          "v@first_class/classes",
-          "reduction=none"},
-         {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
-          "Kv^transpose_weight/..., v/...; "
-          "v@first_class/classes",
-          "reduction=sum"},
-         {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1, V, ...K/v, Kv^transpose_weight/..., v/... -> ...K/v, "
-          "Kv^transpose_weight/..., v/...; "
-          "v@first_class/classes",
-          "reduction=mean"}},
+    .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
+              "Kv^transpose_weight/..., v/...; v@first_class/classes",
+              "reduction=none"},
+             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
+              "Kv^transpose_weight/...|unit_dweight, v/...|unit_dbias; v@first_class/classes",
+              "reduction=sum"},
+             {"1, ...K, Kv^transpose_weight, ..., v, ...L, 1, V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
+              "Kv^transpose_weight/...|unit_dweight, v/...|unit_dbias; v@first_class/classes",
+              "reduction=mean"}},
 };
 
 Operator linear_cross_entropy_backward();

@@ -47,7 +47,13 @@ inline constexpr Signature kLinearKlDiv{
               "reduction=sum keep_dx=false keep_dweight=false keep_dbias=false"},
              {"...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ... -> 1/...:count, 1/..., ...K, "
               "KV^transpose_weight/..., V/...",
-              "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"}},
+              "reduction=mean keep_dx=false keep_dweight=false keep_dbias=false"},
+             {"...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ... -> 1/..., 1/..., ...K, "
+              "KV^transpose_weight/..., V/...",
+              "reduction=sum"},
+             {"...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ... -> 1/...:count, 1/..., ...K:count, "
+              "KV^transpose_weight/...:count, V/...:count",
+              "reduction=mean"}},
 };
 
 Operator linear_kl_div();
@@ -78,13 +84,13 @@ inline constexpr Signature kLinearKlDivBackward{
                    {"need_dweight", Type::boolean, "true"},
                    {"need_dbias", Type::boolean, "true"}},
     .axes = {{"..., ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1/..., ...K, "
-              "KV^transpose_weight/..., V/... -> ...K, KV^transpose_weight/..., V/...",
+              "KV^transpose_weight, V -> ...K, KV^transpose_weight/..., V/...",
               "reduction=none"},
-             {"1, ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1/..., ...K, "
-              "KV^transpose_weight/..., V/... -> ...K, KV^transpose_weight/..., V/...",
+             {"1, ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1/..., ...K, KV^transpose_weight, V "
+              "-> ...K, KV^transpose_weight/...|unit_dweight, V/...|unit_dbias",
               "reduction=sum"},
-             {"1, ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1, ...K, KV^transpose_weight/..., "
-              "V/... -> ...K, KV^transpose_weight/..., V/...",
+             {"1, ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1, ...K, KV^transpose_weight, V "
+              "-> ...K, KV^transpose_weight/...|unit_dweight, V/...|unit_dbias",
               "reduction=mean"}},
 };
 

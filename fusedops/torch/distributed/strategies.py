@@ -162,25 +162,30 @@ def _handler(signature: Signature) -> Callable[..., Any]:
         outputs = dispatcher.wrap(results, sharding.output_spec)
         if not isinstance(outputs, (tuple, list)):
             return outputs
-        outputs = list(outputs)
+        joined = list(outputs)
         for place, weight in means(
             signature.declaration, signature.named_attributes(args), signature.padded(args)
         ).items():
-            if any(isinstance(p, Partial) for p in outputs[place].placements):
-                outputs[place], outputs[weight] = _mean(outputs[place], outputs[weight])
-        return tuple(outputs)
+            if any(isinstance(p, Partial) for p in outputs[weight].placements):
+                joined[place], joined[weight] = _mean(outputs[place], outputs[weight])
+        return tuple(joined)
 
     return handle
 
 
 def _mean(shares: DTensor, weights: DTensor) -> tuple[DTensor, DTensor]:
-    """The mean over all processes of means over shards, and its weight. A shard of weight 0 has no mean, but NaN."""
-    own = weights._local_tensor
-    terms = torch.where(own != 0, shares._local_tensor * own, 0.0)
+    """The mean over all processes of means over shards, or the shards of its gradient, and the weight of all.
+
+    A shard of weight 0 has the mean NaN, which is the result if all shards are without.
+    """
     placements = [Replicate()] * shares.device_mesh.ndim
-    total = DTensor(terms, shares._spec, requires_grad=False).redistribute(placements=placements)
     weight = weights.redistribute(placements=placements)
-    return total / weight, weight
+    total = weight.to_local()
+    fraction = torch.where(total == 0, 1.0, weights._local_tensor / total)
+    terms = torch.where(fraction == 0, 0.0, shares._local_tensor * fraction)
+    scaled = DTensor(terms, shares._spec, requires_grad=False)
+    is_sum = any(isinstance(p, Partial) for p in shares.placements)
+    return scaled.redistribute(placements=placements) if is_sum else scaled, weight
 
 
 def _register(operator: Operator) -> None:
