@@ -1,8 +1,7 @@
 """Keras 3 layers over the fused operators, on Keras's JAX backend: `import fusedops.keras`.
 
-They are the layers of `fusedops.tf.keras` that are made of public functions. Attention's projections, softmax and
-dropout are converted within Keras's own attention layers. Optimizers are Keras's own: its JAX backend computes new
-variables in a function without effects, so that nothing could be written in place.
+They are the layers of `fusedops.tf.keras`. Optimizers are Keras's own: its JAX backend computes new variables in a
+function without effects, so that nothing could be written in place.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from fusedops.keras_layers import versions
 versions.require("fusedops.jax.keras", "jax")
 
 from fusedops.keras_layers import activations as activations  # noqa: E402
+from fusedops.keras_layers.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.keras_layers.conversion import convert, revert  # noqa: E402
 from fusedops.keras_layers.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.keras_layers.dropout import Dropout, DropoutAdd  # noqa: E402
@@ -32,8 +32,10 @@ __all__ = [
     "EinsumDense",
     "Experts",
     "GatedDense",
+    "GroupQueryAttention",
     "LayerNormalization",
     "LinearCrossEntropyLoss",
+    "MultiHeadAttention",
     "RMSNormalization",
     "RotaryEmbedding",
     "Softmax",

@@ -9,6 +9,7 @@ import keras
 
 from fusedops import conversion
 from fusedops.keras_layers import internals
+from fusedops.keras_layers.attention import GroupQueryAttention, MultiHeadAttention
 from fusedops.keras_layers.dense import Dense, EinsumDense
 from fusedops.keras_layers.dropout import Dropout
 from fusedops.keras_layers.layer import FusedLayer
@@ -20,7 +21,9 @@ LAYERS: dict[type, type] = {
     keras.layers.Dense: Dense,
     keras.layers.Dropout: Dropout,
     keras.layers.EinsumDense: EinsumDense,
+    keras.layers.GroupQueryAttention: GroupQueryAttention,
     keras.layers.LayerNormalization: LayerNormalization,
+    keras.layers.MultiHeadAttention: MultiHeadAttention,
     keras.layers.RMSNormalization: RMSNormalization,
     keras.layers.Softmax: Softmax,
     keras.losses.SparseCategoricalCrossentropy: SparseCategoricalCrossentropy,

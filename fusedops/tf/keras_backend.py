@@ -28,7 +28,7 @@ from fusedops.tf import xla
 from fusedops.tf.internals import EagerTensor
 from fusedops.tf.library import DTYPES
 
-FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating)  # for TensorFlow's own layers and losses
+FLOATING = frozenset(dtype for dtype in DTYPES if dtype.is_floating)  # of optimizers
 TITLE = "TensorFlow"
 TENSOR = tf.Tensor
 TENSORS = (TENSOR, tf.Variable, keras.Variable)

@@ -14,6 +14,12 @@ from fusedops.keras_layers import backend
 FOLDER, BACKEND = Path(sys.argv[1]), keras.backend.backend()
 backend.own.has_gpu = lambda: True  # so that Dense and EinsumDense take the kernel
 LABELS = np.array([[0, 2, 1], [2, 0, 0]])
+OPTIONS = {  # of a call, by a word of the layer's name
+    "Loss": {"labels": LABELS},
+    "causal": {"use_causal_mask": True},
+    "mask": {"attention_mask": np.array([[[1, 0, 1], [0, 0, 0], [0, 1, 0]]] * 2, bool)},
+    "scores": {"return_attention_scores": True, "use_causal_mask": True},
+}
 LAYERS = {
     "RMSNormalization": (fk.RMSNormalization(), 1),
     "LayerNormalization": (fk.LayerNormalization(), 1),
@@ -25,6 +31,11 @@ LAYERS = {
     "GatedDense": (fk.GatedDense(4), 1),
     "RotaryEmbedding": (fk.RotaryEmbedding(), 1),
     "RotaryEmbedding, transposed": (fk.RotaryEmbedding(sequence_axis=2, feature_axis=1), 1),
+    "MultiHeadAttention": (fk.MultiHeadAttention(2, 4), 2),
+    "MultiHeadAttention, causal": (fk.MultiHeadAttention(2, 4), 2),
+    "MultiHeadAttention, mask": (fk.MultiHeadAttention(2, 4), 2),
+    "MultiHeadAttention, scores": (fk.MultiHeadAttention(2, 4), 2),
+    "GroupQueryAttention": (fk.GroupQueryAttention(4, 4, 2), 2),
     "LinearCrossEntropyLoss": (fk.LinearCrossEntropyLoss(3, class_weight=[1.0, 2.0, 0.5], reduction="none"), 1),
 }
 
@@ -36,7 +47,7 @@ def differentiated(layer, inputs, **options):
         import jax
 
         def call(values, inputs):
-            outputs, _ = layer.stateless_call(values, layer.non_trainable_variables, inputs, **options)
+            outputs, _ = layer.stateless_call(values, layer.non_trainable_variables, *inputs, **options)
             return keras.tree.flatten(outputs)
 
         outputs, pull_back = jax.vjp(call, [weight.value for weight in weights], inputs)
@@ -46,7 +57,7 @@ def differentiated(layer, inputs, **options):
 
     with tf.GradientTape() as tape:
         tape.watch(inputs)
-        outputs = keras.tree.flatten(layer(inputs, **options))
+        outputs = keras.tree.flatten(layer(*inputs, **options))
     sources = [*keras.tree.flatten(inputs), *(weight.value for weight in weights)]
     return [*outputs, *tape.gradient(outputs, sources, [*map(tf.ones_like, outputs)])]
 
@@ -58,8 +69,9 @@ def layers():
         shape = (2, 8, 3) if "transposed" in name else (2, 3, 8)
         inputs = [keras.ops.convert_to_tensor(random.normal(size=shape), "float32") for _ in range(count)]
         inputs = inputs if count > 1 else inputs[0]
-        options = {"labels": LABELS} if "Loss" in name else {}
-        layer(inputs, **options)
+        options = next((options for word, options in OPTIONS.items() if word in name), {})
+        inputs = tuple(inputs) if "Attention" in name else (inputs,)
+        layer(*inputs, **options)
         layer.set_weights([random.normal(size=weight.shape) for weight in layer.weights])
         assert layer.why_not() is None, (name, layer.why_not())
         for i, value in enumerate(differentiated(layer, inputs, **options)):
@@ -92,7 +104,7 @@ def model():
     fk.convert(model, verbose=False)
     kinds = {type(layer).__name__ for layer in model._flatten_layers() if hasattr(layer, "why_not")}
     assert type(model.loss) is fk.SparseCategoricalCrossentropy
-    assert kinds >= {"Dense", "Dropout", "EinsumDense", "LayerNormalization", "RMSNormalization"}, kinds
+    assert kinds >= {"Dense", "EinsumDense", "LayerNormalization", "MultiHeadAttention", "RMSNormalization"}, kinds
     np.testing.assert_allclose(model.predict(x, verbose=0), before, rtol=0, atol=64 * 2.0**-24 * np.abs(before).max())
     losses = model.fit(x, LABELS, epochs=3, verbose=0).history["loss"]
     assert np.isfinite(losses).all() and losses[0] != losses[-1]

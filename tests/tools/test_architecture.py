@@ -85,6 +85,16 @@ def test_the_lines_of_a_framework_are_about_those_of_the_table():
         assert [int(n or 0) for n in counts] == pytest.approx([lines(sources), lines(python)], rel=0.05, abs=5)
 
 
+def test_adaptors_name_no_operator():
+    """A new operator changes none of them. JAX's Python has no exceptions; its gradient formulas use plain products."""
+    names = [name for name in pytest.importorskip("fusedops.torch.library").BUILT_IN if "_" in name]
+    folders = {folder for *folders, _ in BINDINGS.values() for folder in folders}
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    sources += [path for path in (ROOT / "fusedops/jax").glob("*.py") if path.name not in LAYERS]
+    found = re.compile(rf"\b({'|'.join(names)})\b")
+    assert len(names) > 20 and not [path for path in sources if found.search(path.read_text())]
+
+
 @pytest.mark.parametrize("operator", CALLS)
 def test_python_runs_in_the_files_of_the_table(any_backend, operator):
     """In the first call with these attributes, and its backward."""

@@ -12,6 +12,7 @@ from fusedops.keras_layers import versions
 versions.require("fusedops.tf.keras", "tensorflow")
 
 from fusedops.keras_layers import activations as activations  # noqa: E402
+from fusedops.keras_layers.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.keras_layers.dense import Dense, EinsumDense, GatedDense  # noqa: E402
 from fusedops.keras_layers.dropout import Dropout, DropoutAdd  # noqa: E402
 from fusedops.keras_layers.experts import Experts  # noqa: E402
@@ -23,7 +24,6 @@ from fusedops.keras_layers.rotary import RotaryEmbedding  # noqa: E402
 from fusedops.keras_layers.softmax import Softmax  # noqa: E402
 from fusedops.tf import symbolic as symbolic  # noqa: E402  for its effect: a TensorFlow may not have imported Keras
 from fusedops.tf.keras import optimizers as optimizers  # noqa: E402
-from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention  # noqa: E402
 from fusedops.tf.keras.conversion import convert, revert  # noqa: E402
 
 __all__ = [

@@ -8,12 +8,9 @@ import keras
 
 from fusedops.keras_layers.counterparts import LAYERS, Layers
 from fusedops.tf.keras import fused_loss, hub, optimizers
-from fusedops.tf.keras.attention import GroupQueryAttention, MultiHeadAttention
 
 _ALL: dict[type, type] = {
     **LAYERS,
-    keras.layers.GroupQueryAttention: GroupQueryAttention,
-    keras.layers.MultiHeadAttention: MultiHeadAttention,
     keras.optimizers.Adam: optimizers.Adam,
     keras.optimizers.AdamW: optimizers.AdamW,
     keras.optimizers.SGD: optimizers.SGD,

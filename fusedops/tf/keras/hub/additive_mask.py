@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from fusedops.keras_layers.visibility import attend, can_attend, from_mask, unsupported_heads
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.attention import without_repeats
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.visibility import attend, can_attend, from_mask, unsupported_heads
 
 _MASKED = -1e4  # the mask of a key that is masked is lower
 

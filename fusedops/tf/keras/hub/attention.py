@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from fusedops.keras_layers.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 
 
 def without_repeats(name: str) -> property:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusedops.tf.keras.attention import MultiHeadAttention
+from fusedops.keras_layers.attention import MultiHeadAttention
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.layer import HubLayer
 

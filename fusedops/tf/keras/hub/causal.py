@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
 
-from fusedops.tf.keras.visibility import Visibility, from_mask
+from fusedops.keras_layers.visibility import Visibility, from_mask
 
 
 def decoder_visibility(

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from fusedops.keras_layers.visibility import attend, can_attend, from_mask
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.visibility import attend, can_attend, from_mask
 
 _theirs = keras.ops.dot_product_attention
 _SIGNATURE = inspect.signature(_theirs)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
+from fusedops.keras_layers.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.attention import in_window
 from fusedops.tf.keras.hub.causal import decoder_visibility, into_cache
@@ -16,7 +17,6 @@ from fusedops.tf.keras.hub.gated import gated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
-from fusedops.tf.keras.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
 
 
 @saved

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 from keras_hub.src.models.gpt_neo_x import gpt_neo_x_attention
 
+from fusedops.keras_layers.visibility import attend, can_attend, unsupported_heads
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.visibility import attend, can_attend, unsupported_heads
 
 
 @saved

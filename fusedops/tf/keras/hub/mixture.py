@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from fusedops.keras_layers.visibility import keras_mask
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.experts import FusedExperts
 from fusedops.tf.keras.hub.layer import HubLayer
-from fusedops.tf.keras.visibility import keras_mask
 
 
 def rows_of(x: tf.Tensor) -> tf.Tensor:

@@ -10,13 +10,13 @@ from keras_hub.src.models.t5 import t5_layer_norm, t5_multi_head_attention, t5_t
 
 from fusedops.keras_layers.dropout import add
 from fusedops.keras_layers.layer import parameter
+from fusedops.keras_layers.visibility import attend, can_attend, unsupported_heads
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.causal import into_cache
 from fusedops.tf.keras.hub.gated import activated_product
 from fusedops.tf.keras.hub.layer import HubLayer
 from fusedops.tf.keras.hub.norms import FusedRMSNorm
 from fusedops.tf.keras.hub.residual import add_norm
-from fusedops.tf.keras.visibility import attend, can_attend, unsupported_heads
 
 
 @saved

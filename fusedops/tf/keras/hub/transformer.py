@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_hub.src.layers.modeling import cached_multi_head_attention, transformer_decoder, transformer_encoder
 from keras_hub.src.layers.modeling.transformer_layer_utils import merge_padding_and_attention_mask
 
+from fusedops.keras_layers.attention import MultiHeadAttention
 from fusedops.keras_layers.dropout import add
-from fusedops.tf.keras.attention import MultiHeadAttention
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.causal import decoder_visibility
 from fusedops.tf.keras.hub.layer import HubLayer

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
+from keras import ops
 
-import fusedops.tf as fo
 from fusedops.functions.common import MAX_FEATURES
+from fusedops.keras_layers.backend import fo, is_floating, own
 from fusedops.keras_layers.dropout import next_seed
-from fusedops.tf.keras_backend import FLOATING
 
 
 @dataclass(frozen=True)
@@ -29,58 +28,58 @@ class Visibility:
         pairs: bool, [B, T, S], [B, H, T, S] or broadcastable to either; if given, it is the whole mask.
     """
 
-    make_mask: Callable[[], tf.Tensor]
+    make_mask: Callable[[], Any]
     causal: bool = False
-    offset: tf.Tensor | None = None
+    offset: Any = None
     window: int | None = None
-    keys: tf.Tensor | None = None
-    queries: tf.Tensor | None = None
-    lengths: tf.Tensor | None = None
-    pairs: tf.Tensor | None = None
+    keys: Any = None
+    queries: Any = None
+    lengths: Any = None
+    pairs: Any = None
 
     @property
     def is_positional(self) -> bool:
         """True if there is neither a mask nor an offset."""
         return self.keys is self.queries is self.pairs is self.offset is None
 
-    def mask(self) -> tf.Tensor | None:
+    def mask(self) -> Any:
         """The mask beside causality and window, broadcastable to [B, H, T, S], without that of queries."""
         if self.pairs is not None:
             return with_heads(self.pairs)
         return None if self.keys is None else self.keys[:, None, None, :]
 
-    def without_keys(self) -> tf.Tensor | None:
+    def without_keys(self) -> Any:
         """True for queries that see no key, broadcastable to [B, T, H, 1]; None if each sees one."""
         if self.pairs is not None:
-            seen = tf.reduce_any(with_heads(self.pairs), -1, keepdims=True)
-            return tf.logical_not(tf.transpose(seen, [0, 2, 1, 3]))
+            seen = ops.any(with_heads(self.pairs), -1, keepdims=True)
+            return ops.logical_not(ops.transpose(seen, (0, 2, 1, 3)))
         seen = self.queries
         if self.keys is not None:
             of_keys = self._seen_of_keys(self.keys)
-            seen = of_keys if seen is None else tf.logical_and(seen, of_keys)
-        return None if seen is None else tf.logical_not(seen)[:, :, None, None]
+            seen = of_keys if seen is None else ops.logical_and(seen, of_keys)
+        return None if seen is None else ops.logical_not(seen)[:, :, None, None]
 
-    def _seen_of_keys(self, keys: tf.Tensor) -> tf.Tensor:
+    def _seen_of_keys(self, keys: Any) -> Any:
         """True for queries that see a key, [B, T] or [B, 1]."""
         if not self.causal:
-            return tf.reduce_any(keys, -1, keepdims=True)
+            return ops.any(keys, -1, keepdims=True)
         # The number of visible keys up to each position, in float32, since GPUs have no cumulative sum of integers.
-        count = tf.cumsum(tf.cast(keys, tf.float32), -1)
+        count = ops.cumsum(ops.cast(keys, "float32"), -1)
         if self.window is not None:
-            before = tf.pad(count, [[0, 0], [self.window, 0]])[:, : tf.shape(count)[1]]
+            before = ops.pad(count, ((0, 0), (self.window, 0)))[:, : ops.shape(count)[1]]
             count = count - before
         return count > 0
 
 
-def from_mask(mask: tf.Tensor | None) -> Visibility:
+def from_mask(mask: Any) -> Visibility:
     """The visibility by a mask [B, T, S] or [B, H, T, S]; None makes every key visible."""
-    return Visibility(lambda: mask, pairs=None if mask is None else tf.cast(mask, tf.bool))
+    return Visibility(lambda: mask, pairs=None if mask is None else ops.cast(mask, "bool"))
 
 
-def with_heads(mask: tf.Tensor) -> tf.Tensor:
+def with_heads(mask: Any) -> Any:
     """The mask with a dimension of heads before that of queries, as Keras adds it."""
     while len(mask.shape) < 4:
-        mask = tf.expand_dims(mask, -3)
+        mask = ops.expand_dims(mask, -3)
     return mask
 
 
@@ -89,11 +88,11 @@ def keras_mask(mask: Any) -> Any:
     return mask.make_mask() if isinstance(mask, Visibility) else mask
 
 
-def can_attend(*tensors: tf.Tensor) -> bool:
+def can_attend(*tensors: Any) -> bool:
     """True if the kernel takes these queries, keys and values: one dtype, [B, positions, heads, features]."""
     first = tensors[0].dtype
     return all(
-        len(x.shape) == 4 and x.dtype == first and x.dtype in FLOATING and x.shape[-1] <= MAX_FEATURES for x in tensors
+        len(x.shape) == 4 and x.dtype == first and is_floating(x.dtype) and x.shape[-1] <= MAX_FEATURES for x in tensors
     )
 
 
@@ -106,19 +105,19 @@ def unsupported_heads(**features: int) -> str | None:
 
 
 def attend(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
+    query: Any,
+    key: Any,
+    value: Any,
     mask: Any,
     scale: float,
     *,
     softcap: float = 0.0,
     dropout: float = 0.0,
     dropout_layer: Any = None,
-    sinks: tf.Tensor | None = None,
-    bias: tf.Tensor | None = None,
+    sinks: Any = None,
+    bias: Any = None,
     average_if_masked: bool = False,
-) -> tf.Tensor:
+) -> Any:
     """Attention of [B, T, H, D] over [B, S, Hk, D].
 
     Args:
@@ -150,6 +149,6 @@ def attend(
     if without_keys is None:
         return y
     if not average_if_masked:
-        return tf.where(without_keys, tf.zeros([], y.dtype), y)
-    mean = tf.reduce_mean(value, 1, keepdims=True)
-    return tf.where(without_keys, tf.repeat(mean, query.shape[2] // value.shape[2], 2), y)
+        return ops.where(without_keys, ops.zeros((), own.name_of(y.dtype)), y)
+    mean = ops.mean(value, 1, keepdims=True)
+    return ops.where(without_keys, ops.repeat(mean, query.shape[2] // value.shape[2], 2), y)

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 import keras
-import tensorflow as tf
+from keras import ops
 
-import fusedops.tf as fo
 from fusedops.keras_layers import internals
+from fusedops.keras_layers.backend import fo
 from fusedops.keras_layers.dense import EinsumDense
 from fusedops.keras_layers.layer import FusedLayer, register
-from fusedops.tf.keras.visibility import (
+from fusedops.keras_layers.visibility import (
     Visibility,
     attend,
     can_attend,
@@ -43,7 +43,7 @@ class _FusedAttention(FusedLayer):
         ours = (MultiHeadAttention._compute_attention, GroupQueryAttention._compute_attention)
         return type(self)._compute_attention in ours
 
-    def _compute_attention_mask(self, query: tf.Tensor, value: tf.Tensor, **options: Any) -> Any:
+    def _compute_attention_mask(self, query: Any, value: Any, **options: Any) -> Any:
         make_mask = partial(super()._compute_attention_mask, query, value, **options)
         if not self._takes_visibility() or self.why_not() or len(query.shape) != 3 or len(value.shape) != 3:
             return make_mask()
@@ -56,34 +56,32 @@ class _FusedAttention(FusedLayer):
         is_positional = square if causal else self._window is None
         if pairs is not None or not is_positional:
             return replace(from_mask(make_mask()), causal=causal and square)
-        of_keys = [tf.cast(mask, tf.bool) for mask in (values, keys) if mask is not None]
+        of_keys = [ops.cast(mask, "bool") for mask in (values, keys) if mask is not None]
         return Visibility(
             make_mask,
             causal=causal,
             window=self._window,
-            keys=tf.logical_and(*of_keys) if len(of_keys) == 2 else of_keys[0] if of_keys else None,
-            queries=None if queries is None else tf.cast(queries, tf.bool),
+            keys=ops.logical_and(*of_keys) if len(of_keys) == 2 else of_keys[0] if of_keys else None,
+            queries=None if queries is None else ops.cast(queries, "bool"),
         )
 
-    def _attend(
-        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
-    ) -> tuple[tf.Tensor, None]:
+    def _attend(self, query: Any, key: Any, value: Any, mask: Any, scale: float, training: Any) -> tuple[Any, None]:
         rate, layer = self.dropout if training else 0.0, self._dropout_layer
         mean = self.dropout == 0
         return attend(query, key, value, mask, scale, dropout=rate, dropout_layer=layer, average_if_masked=mean), None
 
     def _with_probabilities(
-        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: Any, scale: float, training: Any
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, query: Any, key: Any, value: Any, mask: Any, scale: float, training: Any
+    ) -> tuple[Any, Any]:
         """Attention and its probabilities."""
         causal = isinstance(mask, Visibility) and mask.causal and mask.window is None and mask.is_positional
         visible = None if causal else keras_mask(mask)
         if visible is not None:
-            visible = with_heads(tf.cast(visible, tf.bool))
-        scores = tf.einsum("bthd,bshd->bhts", query, key)
+            visible = with_heads(ops.cast(visible, "bool"))
+        scores = ops.einsum("bthd,bshd->bhts", query, key)
         probabilities = fo.softmax(scores, scale=scale, mask=visible, causal=causal)
         dropped = self._dropout_layer(probabilities, training=training) if self.dropout > 0 else probabilities
-        return tf.einsum("bhts,bshd->bthd", dropped, value), probabilities
+        return ops.einsum("bhts,bshd->bthd", dropped, value), probabilities
 
 
 @register
@@ -118,14 +116,14 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
 
     def _compute_attention(
         self,
-        query: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
+        query: Any,
+        key: Any,
+        value: Any,
         attention_mask: Any = None,
         training: bool | None = None,
         return_attention_scores: bool = False,
         **options: Any,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+    ) -> tuple[Any, Any]:
         refused = return_attention_scores and self._flash_attention
         if self.why_not() or refused or options or not can_attend(query, key, value):
             return super()._compute_attention(
@@ -158,9 +156,9 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
 
     def call(
         self,
-        query: tf.Tensor,
-        value: tf.Tensor,
-        key: tf.Tensor | None = None,
+        query: Any,
+        value: Any,
+        key: Any = None,
         query_mask: Any = None,
         value_mask: Any = None,
         key_mask: Any = None,
@@ -184,7 +182,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
         if self._computes_directly(return_attention_scores) and can_attend(q, k, v):
             output, probabilities = self._attend(q, k, v, mask, self._inverse_sqrt_head_dim, training)
         else:
-            k, v = (tf.repeat(x, self.num_repeats, 2) for x in (k, v))
+            k, v = (ops.repeat(x, self.num_repeats, 2) for x in (k, v))
             output, probabilities = self._compute_attention(q, k, v, attention_mask=mask, training=training)
         output = self._output_dense(output if gate is None else output * gate)
         return (output, probabilities) if return_attention_scores else output
@@ -195,13 +193,13 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
 
     def _compute_attention(
         self,
-        query: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
+        query: Any,
+        key: Any,
+        value: Any,
         attention_mask: Any = None,
         training: bool | None = None,
         **options: Any,
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+    ) -> tuple[Any, Any]:
         scores = self._return_attention_scores
         refused = scores and self._flash_attention
         if self.why_not() or refused or options or not can_attend(query, key, value):
