@@ -124,7 +124,7 @@ def build(plan: Plan) -> Call:
         return _Builder(plan).call()
 
 
-OFFSETS = ("offsets_q", "offsets_k")  # their values must stay as they are: never mapped, rolled or expanded
+OFFSETS = ("offsets", "offsets_q", "offsets_k")  # their values must stay as they are: never mapped, rolled or expanded
 
 
 class _Builder:
