@@ -76,6 +76,19 @@ def test_a_bad_call_is_refused_while_it_is_traced(jax_cpu):
             transform(fo.rms_norm)(*given)
 
 
+def test_exported_programs(jax_backend, random):
+    """A program for both platforms, saved with the gradient's calls, gives the bits of a call."""
+    jax, fo = jax_backend.jax, jax_backend.functions
+    export, given = jax.export, [jax_backend.tensor(random.normal(size=s), "float32") for s in ((4, 3), (5, 3))]
+    labels = np.array([0, 4, 1, 1])
+    step = jax.jit(jax.value_and_grad(lambda x, w: fo.linear_cross_entropy(fo.rms_norm(x), w, labels), (0, 1)))
+    allowed = [export.DisabledSafetyCheck.custom_call("fusedops")]
+    saved = export.export(step, platforms=["cpu", "cuda"], disabled_checks=allowed)(*given).serialize()
+    found, expected = jax.tree.leaves(export.deserialize(saved).call(*given)), jax.tree.leaves(step(*given))
+    for got, exact in zip(found, expected, strict=True):
+        assert_same_bits(jax_backend.to_numpy(got), jax_backend.to_numpy(exact))
+
+
 def test_symbolic_shapes_are_refused(jax_cpu):
     jax, fo = jax_cpu.jax, jax_cpu.functions
     (rows,) = jax.export.symbolic_shape("rows")
