@@ -13,6 +13,7 @@ from typing import Any
 class Input:
     name: str
     kind: str  # "tensor", "optional", "scalar" or "list"
+    in_rows: bool  # kernels read its last dimension with unit stride, and the binding copies a tensor that has another
     parameter: bool  # shared by all rows
     updated: bool  # mutated: a variable in TensorFlow
     only_for: str | None  # the only output that reads it; None: all outputs may

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fusedops.declarations import Operator
+from fusedops.declarations import Input, Operator
 from fusedops.torch import autograd, autograd_library, internals, mapping, shapes  # noqa: F401  they register kernels
 from fusedops.torch.arguments import argument_parser
 from fusedops.torch.autocast import autocast
@@ -43,7 +43,7 @@ def _function(signature: Signature) -> Callable[..., Any]:
             tensors = cast_inputs(tensors)
         if _is_compiling():
             check_dense(declaration, tensors)
-            return public(*tensors, *rest)
+            return public(*map(_in_rows, declaration.inputs, tensors), *rest)
         try:
             return operator(*tensors, *rest)
         except (TypeError, RuntimeError) as error:
@@ -52,6 +52,16 @@ def _function(signature: Signature) -> Callable[..., Any]:
 
     checked.__name__ = checked.__qualname__ = declaration.name
     return spelled_out(declaration, operator, checked, functools.partial(explain, declaration))
+
+
+def _in_rows(declared: Input, x: Any) -> Any:
+    """A tensor that kernels read in place, in compiled code.
+
+    The compiler writes the tensor in this order, or copies it with other work, where the binding would copy it in the
+    forward and again in the backward.
+    """
+    is_copied = declared.in_rows and isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[-1] > 1
+    return x.contiguous() if is_copied and x.stride(-1) != 1 else x
 
 
 OPERATORS = cast("Operators", SimpleNamespace())

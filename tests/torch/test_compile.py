@@ -16,6 +16,7 @@ from tests.helpers.torch_functions import (
     tensor_function,
     with_upstream,
 )
+from tests.helpers.torch_layouts import transposed
 from tests.specifications import WITH_SCALARS, scalars
 
 
@@ -109,6 +110,30 @@ def test_dynamo_alone(torch_backend, spec, random):
     inputs = leaves(spec, sample, tensors)
     got = outputs_and_gradients(torch, torch.compile(function, fullgraph=True, backend="eager"), inputs)
     assert_same(torch, got, outputs_and_gradients(torch, function, inputs))
+
+
+def test_rows_are_unit_stride(torch_backend, spec, random):
+    """The graph copies a transposed tensor, so that the compiler joins the copy with other work: the binding would copy
+    it in the forward and again in the backward."""
+    from fusedops.torch.library import SIGNATURES
+
+    torch, graphs = torch_backend.torch, []
+    sample = spec.sample((3, 5, 65), random)
+    function, tensors = tensor_function(torch_backend, spec, sample, torch_backend.tensors(sample, "float32"))
+    inputs = tuple(map(transposed, tensors))
+
+    def recording(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    got = torch.compile(function, fullgraph=True, backend=recording)(*inputs)
+    assert_same(torch, got, function(*inputs))
+    calls = [node for node in graphs[0].graph.nodes if getattr(node.target, "namespace", None) == "fusedops"]
+    assert calls
+    for call in calls:
+        declared = SIGNATURES[call.target._opname].declaration.inputs
+        for x in (arg.meta["example_value"] for d, arg in zip(declared, call.args, strict=False) if d.in_rows and arg):
+            assert x.dim() == 0 or x.shape[-1] == 1 or x.stride(-1) == 1
 
 
 def test_compiled_autograd(torch_backend, random):

@@ -42,6 +42,7 @@ std::string json(const Operator& op) {
   static constexpr const char* kTypes[] = {"float", "int", "bool", "str", "floats"};
   const auto input = [](const Input& i) {
     return "{\"name\": " + quoted(i.name) + ", \"kind\": " + quoted(kKinds[int(i.kind)]) +
+           ", \"in_rows\": " + (has_rows(i.layout) ? "true" : "false") +
            ", \"parameter\": " + (i.parameter ? "true" : "false") + ", \"updated\": " + (i.updated ? "true" : "false") +
            ", \"only_for\": " + text(i.only_for) + "}";
   };

@@ -19,6 +19,9 @@ enum class Layout : uint8_t {
   heads,   // the last dimension is unit-stride, the two before it have any strides; the leading ones share one stride
 };
 
+// True if the last dimension must be unit-stride.
+constexpr bool has_rows(Layout layout) { return layout != Layout::contiguous && layout != Layout::matrix; }
+
 struct View {
   void* data = nullptr;
   DType dtype = DType::other;
