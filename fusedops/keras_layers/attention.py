@@ -86,7 +86,7 @@ class _FusedAttention(FusedLayer):
 
 @register
 class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
-    """Attention in one pass, without a matrix of scores: `fusedops.tf.attention`.
+    """Attention in one pass, without a matrix of scores: the operator `attention`.
 
     The arguments, the weights, the config and the masks are those of `keras.layers.MultiHeadAttention`. If there are as
     many queries as keys, causality needs no mask, nor does a `sliding_window` beside it; masks of queries, keys and
@@ -94,7 +94,7 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
     changes nothing: it is always like that.
 
     Attention that returns its scores has to have them: their softmax, with scale and mask, is one pass,
-    `fusedops.tf.softmax`. Otherwise `dropout` drops some of them by the kernel's own random numbers: others than
+    the operator `softmax`. Otherwise `dropout` drops some of them by the kernel's own random numbers: others than
     Keras's, from the state of the layer's generator. Keras's own code computes attention over axes other than the first
     after the batch, and heads of more than 576 features.
 
@@ -135,7 +135,7 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
 
 @register
 class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
-    """Attention whose heads share keys and values, in one pass: `fusedops.tf.attention`.
+    """Attention whose heads share keys and values, in one pass: the operator `attention`.
 
     The arguments, the weights, the config and the masks are those of `keras.layers.GroupQueryAttention`. Keys and
     values are not repeated for the heads that share them. All else is as in `MultiHeadAttention`: when a mask is

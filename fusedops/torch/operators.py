@@ -60,8 +60,10 @@ def _in_rows(declared: Input, x: Any) -> Any:
     The compiler writes the tensor in this order, or copies it with other work, where the binding would copy it in the
     forward and again in the backward.
     """
-    is_copied = declared.in_rows and isinstance(x, torch.Tensor) and x.dim() > 0 and x.shape[-1] > 1
-    return x.contiguous() if is_copied and x.stride(-1) != 1 else x
+    if not declared.in_rows or declared.updated or not isinstance(x, torch.Tensor) or x.dim() == 0:
+        return x
+    # The stride first: a size may be unknown.
+    return x.clone(memory_format=torch.contiguous_format) if x.stride(-1) != 1 and x.shape[-1] != 1 else x
 
 
 OPERATORS = cast("Operators", SimpleNamespace())

@@ -123,6 +123,27 @@ def test_gradients_kept_by_shards(jax_cpu, reduction, ignored, dtype, random):
     assert re.search(kept, str(jax.make_jaxpr(step)(*sharded)))
 
 
+@pytest.mark.parametrize("options", [{}, {"z_loss": 0.1}, {"label_smoothing": 0.1}], ids=str)
+def test_shards_without_weight(jax_cpu, options, random):
+    """All labels of one shard have a class of weight 0. Smoothing and z_loss give its rows gradients nevertheless."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x, weight = random.normal(size=(8, 16)), random.normal(size=(12, 16))
+    labels, class_weight = np.array([0, 0, 3, 5, 1, 7, 2, 11]), random.uniform(0.5, 2, 12).astype("float32")
+    class_weight[0] = 0
+
+    def loss(x, weight, labels):
+        return fo.linear_cross_entropy(x, weight, labels, class_weight=class_weight, **options)
+
+    step = jax.value_and_grad(loss, (0, 1))
+    rows = jax.sharding.NamedSharding(mesh_of(jax), jax.sharding.PartitionSpec("data"))
+    sharded = jax.device_put(x, rows), weight, jax.device_put(labels, rows)
+    found, expected = (
+        jax.tree.leaves(f(*given)) for f, given in ((jax.jit(step), sharded), (step, (x, weight, labels)))
+    )
+    for got, exact in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, exact, rtol=0, atol=1e-13 * np.abs(exact).max())
+
+
 def test_explicit_axes(jax_cpu, random):
     """On a mesh of explicit axes the types of results have the shardings of the calls."""
     jax, fo = jax_cpu.jax, jax_cpu.functions

@@ -131,7 +131,9 @@ def test_experts_of_every_token(torch_backend, torch, fo):
         assert "fusedops::experts_backward" in {event.key for event in profile.key_averages()}
     mixture.experts.register_forward_hook(lambda *_: calls.append(1))
     found.append(results(mixture))
-    assert calls
+    mixture.router.register_forward_hook(lambda *_: calls.append(2))
+    found.append(results(mixture))
+    assert sorted(calls) == [1, 1, 2]
     for each in found:
         for got, right in zip(each, expected, strict=True):
             torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-9 * right.abs().max().item())

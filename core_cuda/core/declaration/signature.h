@@ -149,7 +149,7 @@ class ShortList {
 };
 
 using AttributeList = ShortList<Attribute, kMaxAttributes>;
-using AxesList = ShortList<Axes, 5>;
+using AxesList = ShortList<Axes, 6>;
 
 // A name as a template argument.
 template <size_t kSize>

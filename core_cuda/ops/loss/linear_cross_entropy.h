@@ -64,7 +64,11 @@ inline constexpr Signature kLinearCrossEntropy{
           "reduction=sum"},
          {"...K, KV^transpose_weight, ..., V, V -> 1/...:count, ...L, 1/..., ...K:count, "
           "KV^transpose_weight/...:count, V/...:count",
-          "reduction=mean"}},
+          "reduction=mean !class_weight"},
+         // Else a part of weight 0 may have a gradient.
+         {"...K, KV^transpose_weight, ..., V, V -> 1/...:count, ...L, 1/..., ...K:count, "
+          "KV^transpose_weight/...:count, V/...:count",
+          "reduction=mean label_smoothing=0.0 z_loss=0.0"}},
 };
 
 Operator linear_cross_entropy();

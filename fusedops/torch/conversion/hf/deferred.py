@@ -188,9 +188,12 @@ def _product_of(owner: Any, name: str) -> Callable[..., Any]:
     return functools.partial(_product, function) if getattr(torch, name, None) is function else function
 
 
-def _tensor(data: Any, **options: Any) -> Tensor:
-    """`torch.tensor`; a number stays on the CPU, where `_hidden` reads it without waiting for a GPU."""
-    if isinstance(data, float | int):
+def _tensor(data: Any, **options: Any) -> Any:
+    """`torch.tensor`; a number that masks stays where `_hidden` reads it without waiting for a GPU: on the CPU, and in
+    compiled code, which would leave its graph to read a tensor, a number."""
+    if isinstance(data, float | int) and data <= _MASKED:
+        if torch.compiler.is_compiling():
+            return data
         options.pop("device", None)
     return torch.tensor(data, **options)
 

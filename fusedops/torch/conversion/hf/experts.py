@@ -17,8 +17,8 @@ from fusedops.torch.conversion.hf import internals
 from fusedops.torch.conversion.hf.activations import fused_name, must_call, unfused_activation
 from fusedops.torch.conversion.hf.forms import experts as forms
 from fusedops.torch.conversion.hf.layer import HFLayer
-from fusedops.torch.internals import before_tracing, has_hooks
-from fusedops.torch.nn.linear import unfused_product
+from fusedops.torch.internals import before_tracing, is_watched
+from fusedops.torch.nn.linear import unfused_product, unfused_weight
 
 # transformers' own names. Another one is the choice of user code.
 _IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm")
@@ -108,9 +108,9 @@ class ScaledMixture(HFLayer):
         if reason := self.unfused():
             return reason
         experts = self.part("experts")
-        if has_hooks(experts) or "forward" in experts.__dict__ or must_call(self._of("experts", "activation")):
-            return "its experts have hooks, or a forward that user code has set"
-        return unfused_product(inputs[0], self._of("experts", "gate_up"))
+        if is_watched(experts) or is_watched(self.part("router")) or must_call(self._of("experts", "activation")):
+            return "its router or its experts have hooks, or a forward that user code has set"
+        return unfused_weight(inputs[0], self._of("experts", "gate_up"))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         name = None if self.why_not(x) else fused_name(self._of("experts", "activation"))
