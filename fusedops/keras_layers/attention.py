@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -65,6 +66,13 @@ class _FusedAttention(FusedLayer):
             queries=None if queries is None else ops.cast(queries, "bool"),
         )
 
+    def _fused(self, query: Any, key: Any, value: Any, with_scores: bool, options: Any) -> Callable[..., Any] | None:
+        """The method that computes this call, or None if Keras's own code does."""
+        refused = with_scores and self._flash_attention
+        if self.why_not() or refused or options or not can_attend(query, key, value):
+            return None
+        return self._with_probabilities if with_scores else self._attend
+
     def _attend(self, query: Any, key: Any, value: Any, mask: Any, scale: float, training: Any) -> tuple[Any, None]:
         rate, layer = self.dropout if training else 0.0, self._dropout_layer
         mean = self.dropout == 0
@@ -124,12 +132,11 @@ class MultiHeadAttention(_FusedAttention, keras.layers.MultiHeadAttention):
         return_attention_scores: bool = False,
         **options: Any,
     ) -> tuple[Any, Any]:
-        refused = return_attention_scores and self._flash_attention
-        if self.why_not() or refused or options or not can_attend(query, key, value):
+        attention = self._fused(query, key, value, return_attention_scores, options)
+        if attention is None:
             return super()._compute_attention(
                 query, key, value, keras_mask(attention_mask), training, return_attention_scores, **options
             )
-        attention = self._with_probabilities if return_attention_scores else self._attend
         return attention(query, key, value, attention_mask, self._inverse_sqrt_key_dim, training)
 
 
@@ -200,11 +207,9 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
         training: bool | None = None,
         **options: Any,
     ) -> tuple[Any, Any]:
-        scores = self._return_attention_scores
-        refused = scores and self._flash_attention
-        if self.why_not() or refused or options or not can_attend(query, key, value):
+        attention = self._fused(query, key, value, self._return_attention_scores, options)
+        if attention is None:
             return super()._compute_attention(
                 query, key, value, attention_mask=keras_mask(attention_mask), training=training, **options
             )
-        attention = self._with_probabilities if scores else self._attend
         return attention(query, key, value, attention_mask, self._inverse_sqrt_head_dim, training)

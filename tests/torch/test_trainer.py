@@ -11,6 +11,10 @@ from tests.helpers.hugging_face import FAMILIES, VOCABULARY
 
 STEPS, LENGTH, BATCH = 6, 12, 2
 RATE, DECAY, MAX_NORM = 1e-2, 0.1, 0.5  # a norm that the gradients of the first steps exceed
+SHORT = {  # arguments of every trainer
+    **{"max_steps": STEPS, "per_device_train_batch_size": BATCH, "learning_rate": RATE},
+    **{"report_to": "none", "disable_tqdm": True},
+}
 
 
 @pytest.fixture
@@ -45,14 +49,10 @@ def trainer(torch_backend, transformers, tmp_path):
             converted(torch_backend.functions, model, **convert)
         arguments = transformers.TrainingArguments(
             str(tmp_path),
-            max_steps=STEPS,
-            per_device_train_batch_size=BATCH,
-            learning_rate=RATE,
+            **SHORT,
             weight_decay=DECAY,
             max_grad_norm=MAX_NORM,
             use_cpu=torch_backend.device == "cpu",
-            report_to="none",
-            disable_tqdm=True,
             logging_strategy="no",
             **{"save_strategy": "no", **options},
         )
@@ -200,13 +200,9 @@ def trl_run(torch_backend, transformers, tmp_path):
             converted(torch_backend.functions, model, **convert)
         arguments = getattr(trl, f"{kind}Config")(
             str(tmp_path / "run"),
-            max_steps=STEPS,
-            per_device_train_batch_size=BATCH,
-            learning_rate=RATE,
+            **SHORT,
             bf16=False,
             use_cpu=torch_backend.device == "cpu",
-            report_to="none",
-            disable_tqdm=True,
             logging_steps=1,
             save_strategy="no",
             **options,
