@@ -115,8 +115,10 @@ __forceinline__ __device__ void Backward<Value, kTileQueries, kTileKeys, kFeatur
   PairBits pairs;
   HeadBias<T> head_bias;
   if constexpr (kTerms == Terms::bias) head_bias = {call, parameters.factor, work.b, work.head};
-  // In shared memory to save registers. All threads write the same value, so that no barrier is needed.
-  if (kMasked && call.has_mask) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
+  if (kMasked && call.has_mask) {  // in shared memory to save registers
+    if (thread == 0) shared.mask = MaskRows(call, work.b, work.sequence, work.head);
+    cutlass::arch::NamedBarrier::sync(kConsumers * kWarpgroup, 0);
+  }
   const auto process_tile = [&](int tile) {
     const int stage = state.stage, offset = stage * QueryTile::kOffset;
     float scores[kM / 2], slopes[kM / 2];

@@ -33,7 +33,8 @@ struct Forward {
   using KeyRing = Ring<kStages>;
   using State = RingState<kStages>;
 
-  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read.
+  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read. The
+  // product of a stage ends only when all warps of a warpgroup have started it, and so have read all earlier entries.
   static constexpr int kLoadedTiles = kMasked ? 2 * kStages : 1;
 
   // Tiles of a bias, which each consumer has for itself.
