@@ -85,7 +85,7 @@ def test_the_lines_of_a_framework_are_about_those_of_the_table():
         assert [int(n or 0) for n in counts] == pytest.approx([lines(sources), lines(python)], rel=0.05, abs=5)
 
 
-def test_adaptors_name_no_operator():
+def test_bindings_name_no_operator():
     """A new operator changes none of them. JAX's Python has no exceptions; its gradient formulas use plain products."""
     names = [name for name in pytest.importorskip("fusedops.torch.library").BUILT_IN if "_" in name]
     folders = {folder for *folders, _ in BINDINGS.values() for folder in folders}

@@ -17,7 +17,7 @@ namespace fusedops {
 
 struct Operator;
 
-// A dimension: >= 0 is a known size; < 0 is a symbol that only the adaptor understands.
+// A dimension: >= 0 is a known size; < 0 is a symbol that only the binding understands.
 using Dim = int64_t;
 
 struct Shape {
@@ -56,16 +56,16 @@ class Rule {
   // Reads a tensor of a list. A list may have thousands, so they are read one at a time and not stored.
   virtual void read(int input, int64_t item, Shape* shape);
 
-  // Adaptors call this once the inputs are filled in. It runs all checks and sets the outputs.
+  // Bindings call this once the inputs are filled in. It runs all checks and sets the outputs.
   Status infer();
 
   const Operator& op;
   const Attributes attributes;
   Shape inputs[kMaxInputs];         // for a list: its dtype, without a rank, set by infer()
-  int64_t counts[kMaxInputs] = {};  // for a list: the number of tensors, set by the adaptor
+  int64_t counts[kMaxInputs] = {};  // for a list: the number of tensors, set by the binding
   Shape outputs[kMaxOutputs];
 
-  // Adaptors call this before they fill in a shape: `dims` has room for kMaxRank dimensions.
+  // Bindings call this before they fill in a shape: `dims` has room for kMaxRank dimensions.
   Status check_rank(int input, int rank, int64_t item = kNotInList) const;
 
   // Checks shared by operators. Inputs are given by their index in the declaration.

@@ -10,7 +10,7 @@ namespace fusedops {
 
 inline constexpr int kMaxRank = 64;  // larger ranks are refused: Rule::check_rank
 
-// The layouts that an operator can read in place. Adaptors copy other layouts to contiguous memory before the call.
+// The layouts that an operator can read in place. Bindings copy other layouts to contiguous memory before the call.
 enum class Layout : uint8_t {
   contiguous,  // row-major without gaps
   rows,        // the last dimension is unit-stride; the leading ones share one row stride
