@@ -169,7 +169,7 @@ def errors() -> None:
         return ring_attention(q, q if k is None else k, q if k is None else k, group=group, **options)
 
     for kind, sentence, call in calls:
-        with pytest.raises(kind, match=rf"fusedops\.\w+: {sentence}"):
+        with pytest.raises(kind, match=rf"fusedops\.distributed\.\w+: {sentence}"):
             call()
     assert ring(q).shape == q.shape  # an error leaves nothing behind
 

@@ -23,6 +23,8 @@ from fusedops.torch.operators import OPERATORS as ops
 
 Group = Any  # torch.distributed.ProcessGroup, or None: the default one
 
+_RING = "distributed.ring_attention"
+
 
 @torch.compiler.disable  # it waits for the other processes' description of their calls
 def ring_attention(
@@ -69,11 +71,11 @@ def ring_attention(
 
     Source: Dubey et al., "The Llama 3 herd of models", 2024: keys and values are gathered rather than sent in a ring.
     """
-    scales = optional_number("ring_attention", "scale", scale)
+    scales = optional_number(_RING, "scale", scale)
     options: dict[str, Any] = {"causal": causal, "scale": scales, "softcap": softcap}
     named = {"q": q, "k": k, "v": v, "lengths": lengths, "offsets": offsets}
     _check_alike(group, named, {**options, "window": window, "seq_dim": seq_dim, "load_balance": load_balance})
-    windowed = optional_count("ring_attention", "window", window)
+    windowed = optional_count(_RING, "window", window)
     dim = seq_dim if offsets is None else -3
     places = _places(group, load_balance)
     _check_parts(q, k, v, dim, len(places))
@@ -100,7 +102,7 @@ def ring_attention(
                 y, _ = ops.attention(queries, keys, values, None, kept, None, seq_dim=seq_dim, **options)
         except Exception as error:
             name = "attention" if offsets is None else "attention_varlen"
-            raise renamed(error, name, "ring_attention") from None
+            raise renamed(error, name, _RING) from None
         results.append(y)
     return torch.cat(results, dim)
 
@@ -121,8 +123,9 @@ def shard_positions(x: Tensor, *, group: Group, dim: int = 1, load_balance: bool
     places = _places(group, load_balance)
     count = dist.get_world_size(group) * len(places)
     if x.shape[dim] % count:
+        shape = list(x.shape)
         raise ValueError(
-            f"fusedops.shard_positions: x must have a multiple of {count} positions; got shape {list(x.shape)}"
+            f"fusedops.distributed.shard_positions: x must have a multiple of {count} positions; got shape {shape}"
         )
     chunks = x.tensor_split(count, dim)
     return torch.cat([chunks[place] for place in places], dim)
@@ -277,9 +280,7 @@ def _check_alike(group: Group, inputs: dict[str, Any], options: dict[str, Any]) 
     if calls is None:
         return
     got = "; ".join(f"{each} on rank {rank}" for rank, each in enumerate(calls))
-    raise RuntimeError(
-        f"fusedops.ring_attention: all processes must pass the same shapes, dtypes and options; got {got}"
-    )
+    raise RuntimeError(f"fusedops.{_RING}: all processes must pass the same shapes, dtypes and options; got {got}")
 
 
 def _described(x: Any) -> str:
@@ -291,14 +292,12 @@ def _described(x: Any) -> str:
 
 def _device(group: Group, q: Any) -> torch.device:
     if not isinstance(q, Tensor) or internals.is_distributed(q):
-        raise TypeError(
-            f"fusedops.ring_attention: q must be a torch.Tensor, the part of this process; got {type(q).__name__}"
-        )
+        raise TypeError(f"fusedops.{_RING}: q must be a torch.Tensor, the part of this process; got {type(q).__name__}")
     backends = dist.get_backend_config(group)
     backend = dict(each.split(":") for each in backends.split(",")).get(q.device.type)
     if backend is None or (backend, q.device.type) == ("gloo", "cuda"):  # Gloo sends no tensors of GPUs
         raise ValueError(
-            "fusedops.ring_attention: group must have a backend for tensors on "
+            f"fusedops.{_RING}: group must have a backend for tensors on "
             f"{q.device.type}, such as NCCL for CUDA; got {backends}"
         )
     return q.device
@@ -307,29 +306,25 @@ def _device(group: Group, q: Any) -> torch.device:
 def _check_parts(q: Tensor, k: Tensor, v: Tensor, dim: int, chunks: int) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() < 3:
-            raise RuntimeError(
-                f"fusedops.ring_attention: {name} must have at least 3 dimensions; got shape {list(x.shape)}"
-            )
+            raise RuntimeError(f"fusedops.{_RING}: {name} must have at least 3 dimensions; got shape {list(x.shape)}")
         if x.shape[dim] != q.shape[dim]:
             raise RuntimeError(
-                f"fusedops.ring_attention: {name} must have as many positions as q, {q.shape[dim]}; "
-                f"got shape {list(x.shape)}"
+                f"fusedops.{_RING}: {name} must have as many positions as q, {q.shape[dim]}; got shape {list(x.shape)}"
             )
     if q.shape[dim] % chunks:
         raise RuntimeError(
-            f"fusedops.ring_attention: q must have an even number of positions with load_balance; "
-            f"got shape {list(q.shape)}"
+            f"fusedops.{_RING}: q must have an even number of positions with load_balance; got shape {list(q.shape)}"
         )
 
 
 def _check_offsets(offsets: Tensor, positions: int, lengths: Tensor | None, has_window_alone: bool) -> None:
     if lengths is not None:
-        raise ValueError("fusedops.ring_attention: lengths must be None beside offsets; got a tensor")
+        raise ValueError(f"fusedops.{_RING}: lengths must be None beside offsets; got a tensor")
     if has_window_alone:
-        raise ValueError("fusedops.ring_attention: window must be None beside offsets unless causal; got a number")
+        raise ValueError(f"fusedops.{_RING}: window must be None beside offsets unless causal; got a number")
     if offsets.device.type == "cpu" and offsets.numel() and (int(offsets[0]), int(offsets[-1])) != (0, positions):
         raise RuntimeError(
-            f"fusedops.ring_attention: offsets must be from 0 to {positions}, the positions of all processes; "
+            f"fusedops.{_RING}: offsets must be from 0 to {positions}, the positions of all processes; "
             f"got {int(offsets[0])} to {int(offsets[-1])}"
         )
 
