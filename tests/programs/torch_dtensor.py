@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,6 +25,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -278,7 +280,8 @@ def steps(model: torch.nn.Module, batches: list[Any], optimizer: torch.optim.Opt
     history: list[Any] = []
     for tokens, labels in batches:
         optimizer.zero_grad()
-        loss = model(tokens, labels)
+        output = model(tokens, labels=labels)
+        loss = getattr(output, "loss", output)
         loss.backward()
         history += [whole(loss.detach()), *(whole(p.grad) for p in model.parameters())]
         optimizer.step()
@@ -353,30 +356,57 @@ def checkpoints() -> None:
     """Training goes on from a checkpoint that another number of ranks has written, by torch.distributed.checkpoint."""
     torch.manual_seed(0)
     start = Model(bias=True).to(device, torch.float64)
-    expected = steps(copy.deepcopy(start), batches)
+
+    def parallel(model: Model, mesh: Any, is_saved: bool) -> Model:
+        return tensor_parallel(model, mesh, keeps_dtensors=True) if mesh else model
+
+    check_resumed(start, parallel, adamw, ((2, 1), (1, 2)) if world == 2 else ((4, 2),), check)
+
+
+def transformers_checkpoints() -> None:
+    """Those of families' models: converted behind the plan when they are saved, and before it when they are loaded."""
+    for name, model, way in parallel_ways():
+        if way in LOADED or (name, way) == ("qwen3_moe", by_plan):
+            continue  # torch cannot save the packed weights of experts, whose shards are strided
+
+        def parallel(model: Any, mesh: Any, is_saved: bool, way: Any = way) -> Any:
+            return applied(way, model, mesh, not is_saved) if mesh else converted(model)
+
+        check_resumed(model, parallel, momentum, ((2, 1), (1, 2)), lambda *results: check_in_part(*results[:2]))
+
+
+def check_resumed(start: Any, parallel: Any, optimizer_of: Any, counts: Any, check: Any) -> None:
+    """`counts`: pairs of numbers of ranks. `parallel` distributes a model over a mesh, or leaves it on one rank."""
+    plain = parallel(copy.deepcopy(start), None, True)
+    expected = steps(plain, batches, optimizer_of(plain))
     per_step = 1 + len([*start.parameters()])
-    for before, after in ((2, 1), (1, 2)) if world == 2 else ((4, 2),):
-        folder = pathlib.Path(store).parent / f"from {before} to {after}"
-        first = over_ranks(copy.deepcopy(start), before)
-        optimizer = adamw(first)
+    for before, after in counts:
+        folder = pathlib.Path(store).parent / f"checkpoint{next(numbers)}"
+        first = parallel(copy.deepcopy(start), mesh_of(before), True)
+        optimizer = optimizer_of(first)
         steps(first, batches[:2], optimizer)
         dcp.save(dict(zip(("model", "optimizer"), get_state_dict(first, optimizer), strict=True)), checkpoint_id=folder)
 
-        torch.manual_seed(1)
-        second = over_ranks(Model(bias=True).to(device, torch.float64), after)
-        optimizer = adamw(second)
+        other = copy.deepcopy(start)
+        for parameter in other.parameters():
+            torch.nn.init.zeros_(parameter)
+        second = parallel(other, mesh_of(after), False)
+        optimizer = optimizer_of(second)
         state = dict(zip(("model", "optimizer"), get_state_dict(second, optimizer), strict=True))
         dcp.load(state, checkpoint_id=folder)
         set_state_dict(second, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        check(steps(second, batches[2:], optimizer), expected[2 * per_step :], folder.name)
+        check(steps(second, batches[2:], optimizer), expected[2 * per_step :], f"from {before} to {after}")
 
 
-def over_ranks(model: Model, count: int) -> Model:
-    """Tensor parallelism over so many ranks, in each group of them."""
+def mesh_of(count: int) -> Any:
+    """A mesh of so many ranks, in each group of them; None for a single rank."""
     if count == 1:
-        return model
-    groups = dist.device_mesh.init_device_mesh(device, (world // count, count), mesh_dim_names=("data", "model"))
-    return tensor_parallel(model, groups["model"], keeps_dtensors=True)
+        return None
+    return dist.device_mesh.init_device_mesh(device, (world // count, count), mesh_dim_names=("data", "model"))["model"]
+
+
+def momentum(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return fused_optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
 def autocast() -> None:
@@ -439,7 +469,7 @@ def called(model: Any, tokens: torch.Tensor) -> tuple[set[str], list[torch.Tenso
 EAGER_EXPERTS = {"experts_implementation": "eager"}  # torch's grouped product has no float64
 
 
-def in_parts(model: Any, **config: Any) -> Any:
+def in_parts(model: Any, mesh: Any, **config: Any) -> Any:
     """As transformers loads it, by the plan of the model's class."""
     from transformers.distributed import DistributedConfig
 
@@ -453,17 +483,17 @@ def in_parts(model: Any, **config: Any) -> Any:
     return parallel.train(model.training)
 
 
-def by_experts(model: Any) -> Any:
+def by_experts(model: Any, mesh: Any) -> Any:
     """Whole experts in every process, which tokens are sent to. Without gradients, all processes have all tokens."""
-    return in_parts(model, tp_size=world, ep_size=world)
+    return in_parts(model, mesh, tp_size=world, ep_size=world)
 
 
-def by_sentinels(model: Any) -> Any:
+def by_sentinels(model: Any, mesh: Any) -> Any:
     """Whole experts in every process, and all tokens: an index stands for all experts of other processes."""
-    return in_parts(model, tp_size=world, ep_size=world, ep_implementation="all_reduce")
+    return in_parts(model, mesh, tp_size=world, ep_size=world, ep_implementation="all_reduce")
 
 
-def by_plan(model: Any, mesh: Any = mesh) -> Any:
+def by_plan(model: Any, mesh: Any) -> Any:
     """By the plan that transformers has for the model's class, which need not be one of transformers. A weight that the
     head and the embedding share stays whole."""
     from transformers.distributed import DistributedConfig
@@ -475,39 +505,61 @@ def by_plan(model: Any, mesh: Any = mesh) -> Any:
     return apply_tensor_parallelism(model, mesh, plan)
 
 
-def by_positions(model: Any, mesh: Any = mesh) -> Any:
-    """Sequence parallelism, by a plan of one's own for models with Llama's names."""
-    column = ColwiseParallel(input_layouts=Shard(1))
-    row = RowwiseParallel(output_layouts=Shard(1), use_local_output=False)
-    attention = {f"self_attn.{name}_proj": column for name in "qkv"} | {"self_attn.o_proj": row}
-    mlp = {"mlp.gate_proj": column, "mlp.up_proj": column, "mlp.down_proj": row}
-    norms = {"input_layernorm": SequenceParallel(), "post_attention_layernorm": SequenceParallel()}
-    for layer in model.model.layers:
-        parallelize_module(layer, mesh, attention | mlp | norms)
-    embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1), use_local_output=False)
-    head = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
-    outer = {"model.embed_tokens": embedding, "model.norm": SequenceParallel(), "lm_head": head}
-    return parallelize_module(model, mesh, outer)
+COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "query", "key", "value", "intermediate.dense")
+ROWS = ("o_proj", "down_proj", "output.dense")
+HEADS = {"qwen3_moe": 2, "gemma3_text": 1}  # the dimension of the heads in what the norms of q and k get
 
 
-def by_columns(model: Any) -> Any:
-    """Tensor parallelism with plain tensors between the layers, and a head whose classes are sharded."""
-    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
-    rows = ("self_attn.o_proj", "mlp.down_proj")
-    plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(rows, RowwiseParallel())
-    for layer in model.model.layers:
-        parallelize_module(layer, mesh, plan)
+def layers_of(model: Any) -> Any:
+    return model.bert.encoder.layer if hasattr(model, "bert") else model.model.layers
+
+
+def by_names(model: Any, mesh: Any) -> Any:
+    """Tensor parallelism with plain tensors between the layers, by a plan of one's own. A head whose weight is not the
+    embedding's has sharded classes."""
+    for layer in layers_of(model):
+        columns, rows = named(layer, COLUMNS), named(layer, ROWS)
+        plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(rows, RowwiseParallel())
+        parallelize_module(layer, mesh, plan | norms_of_heads(model, layer))
+    if model.config.tie_word_embeddings:
+        return model
     return parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
 
 
-def by_heads(model: Any, mesh: Any = mesh) -> Any:
-    """Tensor parallelism, by a plan of one's own for BERT, which transformers has none for."""
-    columns = ("attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense")
-    rows = ("attention.output.dense", "output.dense")
-    for layer in model.bert.encoder.layer:
-        plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(rows, RowwiseParallel())
+def by_positions(model: Any, mesh: Any) -> Any:
+    """Sequence parallelism, by a plan of one's own: norms and residuals on parts of the sequences. An embedding and a
+    head that share a weight stay whole, and so does a mixture of experts."""
+    part: dict[str, Any] = {"output_layouts": Shard(1), "use_local_output": False}
+    column, row = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(**part)
+    divided = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1), use_local_output=False)
+    joined = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate(), use_local_output=True)
+    for layer in layers_of(model):
+        plan: dict[str, Any] = dict.fromkeys(named(layer, COLUMNS), column) | dict.fromkeys(named(layer, ROWS), row)
+        plan |= {name: SequenceParallel() for name in named(layer, ("norm", "LayerNorm"))}
+        plan |= norms_of_heads(model, layer)
         parallelize_module(layer, mesh, plan)
-    return model
+        if hasattr(layer, "mlp") and hasattr(layer.mlp, "experts"):
+            parallelize_module(layer.mlp, mesh, joined)
+            parallelize_module(layer.mlp, mesh, divided)
+    if hasattr(model, "bert"):
+        return parallelize_module(model, mesh, {"bert.embeddings": divided, "cls": joined})
+    outer: dict[str, Any] = {"model.embed_tokens": divided, "lm_head": joined}
+    if not model.config.tie_word_embeddings:
+        outer["model.embed_tokens"] = RowwiseParallel(input_layouts=Replicate(), **part)
+        outer["lm_head"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    return parallelize_module(model, mesh, outer | {"model.norm": SequenceParallel()})
+
+
+def named(layer: Any, endings: tuple[str, ...]) -> list[str]:
+    return [name for name, module in layer.named_modules() if name.endswith(endings)]
+
+
+def norms_of_heads(model: Any, layer: Any) -> dict[str, Any]:
+    """The norms of q and k have the heads of their process."""
+    return {
+        name: SequenceParallel(sequence_dim=HEADS[model.config.model_type], use_local_output=True)
+        for name in named(layer, ("q_norm", "k_norm"))
+    }
 
 
 def converted(model: Any) -> Any:
@@ -526,62 +578,75 @@ def check_messages(model: Any, tokens: torch.Tensor, is_embedding_sharded: bool)
     assert len(backward.messages) == expected, backward.messages
 
 
-def transformers() -> None:
-    """Converted models keep their fused operators. The norms of sequence parallelism are called, for their hooks."""
-    tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
-    parallel_ways = {
-        "llama": (in_parts, by_plan, by_columns, by_positions),
+def parallel_ways() -> Iterator[tuple[str, Any, Callable[..., Any]]]:
+    """A model of each family, with each plan for it."""
+    ways: dict[str, tuple[Callable[..., Any], ...]] = {
+        "llama": (in_parts, by_plan, by_names, by_positions),
         "qwen3": (by_plan,),
-        "qwen3_moe": (by_plan, by_experts, by_sentinels),
-        "gemma3": (in_parts,),
-        "bert": (by_heads,),
+        "qwen3_moe": (by_plan, by_names, by_positions, by_experts, by_sentinels),
+        "gemma3": (in_parts, by_plan, by_positions),
+        "bert": (by_names, by_positions),
     }
-    for name, those in parallel_ways.items():
+    for name, plans in ways.items():
         torch.manual_seed(0)
         model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
         model.train(name == "llama")  # others have dropout
-        usual, expected = called(converted(copy.deepcopy(model)), tokens)
-        for way in those:
-            names_of_way = set(usual)
-            if way is by_positions:
-                names_of_way -= {"add_rms_norm", "add_rms_norm without gradients"}
-            for is_converted_first in (False, True):
-                if is_converted_first and way in (in_parts, by_experts, by_sentinels):
-                    continue  # transformers loads models of its own classes
-                given = copy.deepcopy(model)
-                parallel = way(converted(given) if is_converted_first else given)
-                if not is_converted_first:
-                    converted(parallel)
-                names, got = called(parallel, tokens)
-                assert names == names_of_way, (name, way, names, usual)
-                check_in_part(got, expected)
-                if name == "llama" and way is not by_positions:
-                    check_messages(parallel, tokens, is_embedding_sharded=way is not by_columns)
+        for way in plans:
+            yield name, model, way
+
+
+LOADED = (in_parts, by_experts, by_sentinels)  # transformers loads models of its own classes
+
+
+def transformers() -> None:
+    """Converted models, before and behind their plans, keep their fused operators, but for modules with hooks."""
+    for name, model, way in parallel_ways():
+        for is_converted_first in (False,) if way in LOADED else (False, True):
+            parallel = applied(way, copy.deepcopy(model), mesh, is_converted_first)
+            tokens = check_family(model, parallel, way)
+            if name == "llama" and way is not by_positions:
+                check_messages(parallel, tokens, is_embedding_sharded=way is not by_names)
 
 
 def transformers_fsdp() -> None:
     """Converted models under FSDP2 over pairs of ranks, and tensor or sequence parallelism within each."""
     both = dist.device_mesh.init_device_mesh(device, (world // 2, 2), mesh_dim_names=("data", "model"))
+
+    for _, model, way in parallel_ways():
+        if way not in LOADED:
+            sharded = applied(way, copy.deepcopy(model), both["model"], is_converted_first=way is by_positions)
+            for layer in layers_of(sharded):
+                fully_shard(layer, mesh=both["data"])
+            check_family(model, fully_shard(sharded, mesh=both["data"]), way)
+
+
+def check_family(model: Any, parallel: Any, way: Callable[..., Any]) -> torch.Tensor:
+    """Compares with the converted model in one process; returns the tokens."""
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
-    ways: tuple[tuple[str, Callable[..., Any], set[str]], ...] = (
-        ("llama", by_positions, {"rms_norm", "rope", "attention", "gated_linear"}),
-        ("llama", by_plan, {"add_rms_norm", "rope", "attention", "gated_linear"}),
-        ("qwen3_moe", by_plan, {"add_rms_norm", "attention"}),
-        ("gemma3", by_plan, {"rms_norm", "attention", "gated_linear"}),
-        ("bert", by_heads, {"add_layer_norm", "attention"}),
-    )
-    for name, way, fused in ways:
-        torch.manual_seed(0)
-        model = FAMILIES.get(name, Family(name)).build("float64", device, **EAGER_EXPERTS)
-        model.train(name == "llama")  # others have dropout
-        _, expected = called(copy.deepcopy(model), tokens)
-        sharded = fo.convert(way(copy.deepcopy(model), both["model"]), verbose=False)
-        for layer in sharded.bert.encoder.layer if name == "bert" else sharded.model.layers:
-            fully_shard(layer, mesh=both["data"])
-        fully_shard(sharded, mesh=both["data"])
-        names, got = called(sharded, tokens)
-        assert fused <= names, (name, way, names)
-        check_in_part(got, expected)
+    usual, expected = called(converted(copy.deepcopy(model)), tokens)
+    names, got = called(parallel, tokens)
+    assert names == {step for name in usual for step in in_steps(name, CALLED.get(way, {}))}, (way, names, usual)
+    check_in_part(got, expected)
+    return tokens
+
+
+def applied(way: Callable[..., Any], model: Any, mesh: Any, is_converted_first: bool) -> Any:
+    if is_converted_first:
+        return way(converted(model), mesh)
+    return converted(way(model, mesh))
+
+
+# The fused operators whose modules have hooks by these plans, and the operators of those modules.
+ROTATED = {"rms_norm_rope": ("rms_norm", "rope")}
+CALLED = {
+    by_names: ROTATED,
+    by_positions: {"add_rms_norm": ("rms_norm",), "add_layer_norm": ("layer_norm",), **ROTATED},
+}
+
+
+def in_steps(operator: str, called: Mapping[str, tuple[str, ...]]) -> list[str]:
+    name, *mode = operator.split(" ", 1)
+    return [" ".join([step, *mode]) for step in called.get(name, (name,))]
 
 
 def check_in_part(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
@@ -752,6 +817,7 @@ def raises(kind: type[Exception], match: str) -> Any:
 
 
 WIDTH, HIDDEN, CLASSES, SIZE, BATCH, TIME = 16, 24, 12, 4, 2, 8
+numbers = itertools.count()  # of checkpoints
 generator = torch.Generator().manual_seed(1)
 batches = [
     tuple(torch.randint(CLASSES, (BATCH, TIME), generator=generator).to(device) for _ in range(2)) for _ in range(5)

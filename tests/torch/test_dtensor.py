@@ -10,13 +10,15 @@ import pytest
 
 from tests.helpers.running import ROOT, blocks, environment, python, run_program, run_ranks
 
-# The version of transformers for Python 3.10 sets other forwards by its plans.
-CONVERTED = ("transformers",) if sys.version_info >= (3, 11) and find_spec("transformers") else ()
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast"),
-    *("plans", "report", "errors", *CONVERTED),
+    *("plans", "report", "errors"),
 )
-FOUR = ("dropout", "heads", "two_dimensions", "checkpoints", *(f"{name}_fsdp" for name in CONVERTED))
+RANKS = {"two": (2, TWO), "four": (4, ("dropout", "heads", "two_dimensions", "checkpoints"))}
+# The version of transformers for Python 3.10 sets other forwards by its plans.
+if sys.version_info >= (3, 11) and find_spec("transformers"):
+    RANKS |= {"two-families": (2, ("transformers", "transformers_checkpoints"))}
+    RANKS |= {"four-families": (4, ("transformers_fsdp",))}
 PRINTED = (
     "torch.Size([2, 4, 16])",
     "torch.Size([16, 16])",
@@ -25,7 +27,7 @@ PRINTED = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "sections"), [(2, TWO), (4, FOUR)], ids=["two", "four"])
+@pytest.mark.parametrize(("world", "sections"), RANKS.values(), ids=RANKS.keys())
 def test_ranks(torch_backend, tmp_path, world, sections):
     """On the CPU with gloo, on GPUs with NCCL."""
     if torch_backend.device == "cuda" and torch_backend.gpus() < world:
