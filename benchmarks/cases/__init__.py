@@ -12,6 +12,7 @@ def all_cases() -> Iterator[Case]:
     yield from elementwise.launch()
     yield from products.matmul()
     yield from products.linear()
+    yield from products.grouped()
     yield from attention.attention()
     yield from attention.options()
     yield from attention.large_heads()

@@ -122,6 +122,7 @@ WEIGHTS = {
     "matmul": 1,
     "linear": 1,
     "gated_linear": 2,
+    "grouped_matmul": 1,  # of each row
     "experts": 3 * PER_TOKEN,  # of each token
     "linear_cross_entropy": 1,
     "linear_log_prob": 1,

@@ -44,10 +44,20 @@ def linear() -> Iterator[Case]:
                 yield product("linear", "cuda", variant, "bfloat16", shape, *goals, operator=operator, frameworks=ALL)
 
 
+def grouped() -> Iterator[Case]:
+    """64 groups of equal size. From 256 rows each on, the goal is also relative to one product of all rows."""
+    for rows in (64, 256, 1024):
+        for features in ((1536, 2048), (2048, 768)):
+            for variant in VARIANTS:
+                goals = [Goal("torch", "eager", 0.95), *([Goal("torch", "products", 0.9)] if rows >= 256 else [])]
+                at = ("linear", "cuda", variant, "bfloat16", (64 * rows, *features))
+                yield product(*at, *goals, operator="grouped_matmul", frameworks=("torch",))
+
+
 def cpu() -> Iterator[Case]:
     goals = (Goal("torch", "eager", 1.0), Goal("tf", "eager", 1.0))
     for variant in PRODUCTS:
         yield product("cpu", "cpu", variant, "float32", (2048, 2048, 2048), *goals)
-    for operator in LAYERS:
+    for operator in (*LAYERS, "grouped_matmul"):
         for dtype in ("float32", "bfloat16") if operator == "linear_cross_entropy" else ("float32",):
             yield product("cpu", "cpu", BOTH, dtype, (1024, 1024, 1024), *goals, operator=operator)

@@ -1,4 +1,7 @@
-"""Experts of a mixture, 8 for each token. The shape is tokens, F, features."""
+"""Experts of a mixture, 8 for each token, and their products alone, of 64 groups on a GPU.
+
+The shape is tokens, F, features; for products the rows of all groups, features out, features in.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,55 @@ def _products(values: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(rows, gate_up), (hidden, down)]
 
 
+def _matrices(case: Any) -> Layout:
+    _, n, k = case.shape
+    return Layout((_experts(case), n, k), None)
+
+
+def _offsets(case: Any) -> np.ndarray:
+    """Groups of equal size, if the rows allow it."""
+    return np.linspace(0, case.shape[0], _experts(case) + 1).astype(np.int32)
+
+
+def _groups(case: Any) -> np.ndarray:
+    """The group of each row."""
+    return np.repeat(np.arange(_experts(case), dtype=np.int32), np.diff(_offsets(case)))
+
+
+def _grouped(n: Any) -> Function:
+    """The product of every row with every matrix. The reference computes it for samples of the rows."""
+
+    def grouped(x: Any, weights: Any, offsets: Any, group: Any) -> Any:
+        total = 0.0
+        for matrix in range(weights.shape[0]):
+            total = total + n.like(group == matrix, x)[:, None] * n.matmul(x, weights[matrix])
+        return total
+
+    return grouped
+
+
+def _torch_grouped(torch: Any) -> Function:
+    def grouped(x: Any, weights: Any, offsets: Any, group: Any) -> Any:
+        return torch.nn.functional.grouped_mm(x, weights.mT, offs=offsets[1:])
+
+    return grouped
+
+
 OPERATORS = (
+    Operator(
+        "grouped_matmul",
+        inputs=(
+            Input("x", _tokens),
+            Input("weights", _matrices, values=_weights),
+            Input("offsets", lambda case: Layout((_experts(case) + 1,), None), gradient=False, integers=_offsets),
+            Input("group", lambda case: Layout(case.shape[:1], 0), gradient=False, integers=_groups),
+        ),
+        outputs={"out": lambda case: Layout(case.shape[:2], 0)},
+        formula=_grouped,
+        torch=_torch_grouped,
+        adapted=lambda function: lambda x, weights, offsets, group: function(x, weights, offsets),
+        products=lambda values: [(values["x"], values["weights"][0])],
+    ),
     Operator(
         "experts",
         inputs=(

@@ -40,6 +40,7 @@ class Input:
     gradient: bool = True  # True if the backward computes its gradient
     parameter: bool = False  # may have another dtype than the other inputs
     classes: Callable[[Any], int] | None = None  # of a case: values are integers below it
+    integers: Callable[[Any], np.ndarray] | None = None  # of a case: the values, which keep their dtype
     values: float | Callable[[Shape], np.ndarray] | None = None  # instead of random ones
     keyword: bool = False  # a keyword argument of the public function; behind all others
 

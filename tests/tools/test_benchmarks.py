@@ -335,7 +335,10 @@ def small_cases(device: str) -> list[Case]:
         for operator in (*ELEMENTWISE, *OVER_ROWS)
         for variant in ("forward", BOTH)
     ]
-    for operator, variants in (("matmul", PRODUCTS), *((layer, ("forward", BOTH)) for layer in LAYERS)):
+    for operator, variants in (
+        ("matmul", PRODUCTS),
+        *((layer, ("forward", BOTH)) for layer in (*LAYERS, "grouped_matmul")),
+    ):
         found += [product(section, device, x, "float32", (8, 16, 32), operator=operator) for x in variants]
     return found
 

@@ -74,6 +74,8 @@ def inputs(case: Case) -> dict[str, Any]:
 
 def _draw(case: Case, x: Input, layout: Layout) -> jax.Array:
     key = jax.random.key(zlib.crc32(x.name.encode()))
+    if x.integers:
+        return jnp.asarray(x.integers(case))
     if x.classes:
         return jax.random.randint(key, layout.shape, 0, x.classes(case), jnp.int32)
     dtype = dtype_of(case, x)

@@ -85,6 +85,8 @@ def inputs(case: Case) -> dict[str, Any]:
 
 def _draw(case: Case, x: Input, layout: Layout) -> tf.Tensor:
     dtype = dtype_of(case, x)
+    if x.integers:
+        return tf.constant(x.integers(case))
     if x.classes:
         return tf.random.uniform(layout.shape, maxval=x.classes(case), dtype=tf.int64)
     if callable(x.values):

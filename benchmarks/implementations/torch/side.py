@@ -98,6 +98,8 @@ def inputs(case: Case) -> dict[str, Any]:
 
 def _draw(case: Case, x: Input, layout: Layout) -> torch.Tensor:
     options: dict[str, Any] = {"dtype": getattr(torch, dtype_of(case, x)), "device": case.device}
+    if x.integers:
+        return torch.from_numpy(x.integers(case)).to(case.device)
     if x.classes:
         return torch.randint(x.classes(case), layout.shape, device=case.device)
     if callable(x.values):
