@@ -34,6 +34,7 @@ def pages() -> dict[str, str]:
         for name in ("convert", "revert")
     }
     conversion["fusedops.torch.explain"] = fusedops.torch.explain
+    conversion["fusedops.torch.graphed"] = fusedops.torch.graphed
     configuration = {
         "fusedops.show_config": fusedops.show_config,
         "fusedops.tf.library_path": fusedops.tf.library_path,

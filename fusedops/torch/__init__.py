@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fusedops.torch import jit as jit
     from fusedops.torch import nn as nn
     from fusedops.torch import optim as optim
+    from fusedops.torch.capturing import graphed as graphed
     from fusedops.torch.conversion import convert as convert
     from fusedops.torch.conversion import revert as revert
     from fusedops.torch.explaining import explain as explain
@@ -36,6 +37,7 @@ _LAZY = {
     "convert": "fusedops.torch.conversion",
     "distributed": "fusedops.torch.distributed",
     "explain": "fusedops.torch.explaining",
+    "graphed": "fusedops.torch.capturing",
     "jit": "fusedops.torch.jit",
     "load": "fusedops.torch.libraries",
     "nn": "fusedops.torch.nn",
@@ -45,7 +47,7 @@ _LAZY = {
 if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__ = lazy.members(__name__, _LAZY)
 
-__all__ = ["convert", "explain", "load", "revert"]
+__all__ = ["convert", "explain", "graphed", "load", "revert"]
 __all__ += functions.__all__
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CellType
@@ -47,8 +48,10 @@ compiled_autograd_key = torch.autograd.Function._compiled_autograd_key
 dispatch_modes = torch._C._len_torch_dispatch_stack  # the number of active modes
 tracing_state = torch._C._get_tracing_state  # of TorchScript's tracer; None if it does not record
 check = torch._check  # becomes a guard of the compiler
+tree_flatten = torch.utils._pytree.tree_flatten
 tree_leaves = torch.utils._pytree.tree_leaves
 tree_map = torch.utils._pytree.tree_map
+tree_unflatten = torch.utils._pytree.tree_unflatten
 
 next_node = torch.autograd._get_sequence_nr  # the sequence number of the next node that this thread makes
 
@@ -213,6 +216,24 @@ def calls_of_modules(call: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+@contextmanager
+def as_if_captured() -> Iterator[None]:
+    """Waiting for the GPU is an error, and code that asks learns that a CUDA graph is being captured.
+
+    The error of a real capture would leave torch's allocator and generator in an undefined state.
+    """
+    mode, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        yield
+    finally:
+        torch.cuda.is_current_stream_capturing = asked
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def by_device_and_dtype(params: list[torch.Tensor], grads: list[Any]) -> list[tuple[list[torch.Tensor], list[Any]]]:

@@ -13,7 +13,7 @@ from fusedops.functions import OF_TENSORS, common, refusal
 from tests.specifications import SIGNATURES
 
 _UNDEFINED = "NotImplementedError"
-OTHERS = {"convert", "explain", "library_path", "load", "revert"}  # functions that are not operators
+OTHERS = {"convert", "explain", "graphed", "library_path", "load", "revert"}  # functions that are not operators
 
 
 def test_names_match_the_specifications(package):

@@ -60,7 +60,7 @@ def test_a_class_and_a_model_of_the_other_framework_are_refused(any_backend):
     expected = {"fusedops.torch": "a torch.nn.Module", "fusedops.tf.keras": "a Keras 3 model or layer"}[package]
     (other,) = models.keys() - {package}
     kind = type(models[package])
-    functions = ("convert", "revert", "explain") if any_backend.framework == "torch" else ("convert", "revert")
+    functions = ["convert", "revert", *(["explain", "graphed"] if any_backend.framework == "torch" else [])]
     for name in functions:
         function = getattr(import_module(package), name)
         for given, got in (

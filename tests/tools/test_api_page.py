@@ -21,7 +21,7 @@ MODULES = {"torch": "torch", "tf": "tensorflow"}
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow"}
 OTHERS = {  # names that are neither functions of tensors nor classes
     "fusedops.show_config",
-    *(f"fusedops.torch.{name}" for name in ("convert", "revert", "explain", "load", "jit.load")),
+    *(f"fusedops.torch.{name}" for name in ("convert", "revert", "explain", "graphed", "load", "jit.load")),
     *(f"fusedops.tf.{name}" for name in ("keras.convert", "keras.revert", "library_path", "load")),
 }
 

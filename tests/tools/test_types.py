@@ -25,7 +25,7 @@ from tests.helpers.running import ROOT
 
 TYPED = ROOT / "tests/tools/typed"
 OTHERS = {
-    "fusedops.torch": {"convert", "distributed", "explain", "jit", "load", "nn", "ops", "optim", "revert"},
+    "fusedops.torch": {"convert", "distributed", "explain", "graphed", "jit", "load", "nn", "ops", "optim", "revert"},
     "fusedops.tf": {"keras", "library_path", "load", "ops"},
 }
 

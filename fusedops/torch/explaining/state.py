@@ -26,6 +26,11 @@ class Generators:
             self._states.append(sys.modules["numpy"].random.get_state())
         self._of_gpu = torch.cuda.get_rng_state(device) if self._cuda else None
 
+    def have_drawn_on_host(self) -> bool:
+        """True if a generator of the host has drawn since."""
+        (of_torch, *others), (now, *others_now) = self._states, Generators(torch.device("cpu"))._states
+        return not torch.equal(of_torch, now) or repr(others) != repr(others_now)  # NumPy's has an array
+
     def restore(self) -> None:
         of_torch, of_python, *of_numpy = self._states
         torch.set_rng_state(of_torch)
