@@ -406,3 +406,5 @@ def test_errors(torch_cpu, fo):
     ):
         with pytest.raises(ValueError, match=f"^fusedops.torch.graphed: {message}"):
             fo.graphed(given, **options)
+    with pytest.raises(ValueError, match="the model is graphed, and a replay calls no modules"):
+        fo.explain(nn.Sequential(model), torch.ones(2))

@@ -55,9 +55,9 @@ def graphed(model: _Model, *, max_graphs: int = 4) -> _Model:
     - a call while an earlier result awaits its backward. Use `torch.no_grad()` for evaluation.
 
     Args:
-        model: any module. Its attribute `forward` is replaced; `del model.forward` undoes this. Class, parameters,
-            state dicts and hooks stay, and copies and pickles capture graphs of their own. `convert` works before or
-            after.
+        model: any module, after `convert`, which skips a model whose `forward` is replaced. The attribute `forward` is
+            set on the model itself; `del model.forward` undoes this. Class, parameters, state dicts and hooks stay, and
+            copies and pickles capture graphs of their own.
         max_graphs: the largest number of graphs.
 
     Returns:

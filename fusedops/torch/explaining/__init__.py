@@ -63,8 +63,8 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
     Raises:
         TypeError: the model is not a torch.nn.Module.
         ValueError: no parameter requires a gradient, or none of the outputs depends on one; the parameters are on
-            several devices, or on neither a CPU nor a CUDA GPU; a lazy module has none yet; the model is compiled or
-            distributed.
+            several devices, or on neither a CPU nor a CUDA GPU; a lazy module has none yet; the model is compiled,
+            graphed or distributed.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64))
@@ -115,6 +115,8 @@ def _device(model: Any) -> torch.device:
         raise refused("a training step needs a parameter that requires a gradient; the model has none")
     if any(map(internals.is_compiled, model.modules())):
         raise refused("the model is compiled; pass the module that it was compiled from")
+    if any(hasattr(vars(module).get("forward"), "graphs") for module in model.modules()):
+        raise refused("the model is graphed, and a replay calls no modules; `del model.forward` first")
     if any(kind.__name__ in _WRAPPERS for module in model.modules() for kind in type(module).__mro__):
         raise refused("the model is distributed, and its steps are not those of one process; pass the module within")
     devices = {x.device for x in model.parameters()}
