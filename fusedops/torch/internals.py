@@ -220,20 +220,26 @@ def calls_of_modules(call: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def as_if_captured() -> Iterator[None]:
-    """Waiting for the GPU is an error, and code that asks learns that a CUDA graph is being captured.
+    """Waiting for the GPU is an error, as reading its random state, and code that asks learns of a capture.
 
     The error of a real capture would leave torch's allocator and generator in an undefined state.
     """
-    mode, asked = torch.cuda.get_sync_debug_mode(), torch.cuda.is_current_stream_capturing
+    mode = torch.cuda.get_sync_debug_mode()
+    changed = {"is_current_stream_capturing": lambda: True, "get_rng_state": _no_state}
+    originals = {name: getattr(torch.cuda, name) for name in changed}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
-    torch.cuda.is_current_stream_capturing = lambda: True
+    vars(torch.cuda).update(changed)
     try:
         yield
     finally:
-        torch.cuda.is_current_stream_capturing = asked
+        vars(torch.cuda).update(originals)
         torch.cuda.set_sync_debug_mode(mode)
+
+
+def _no_state(*_: Any) -> Any:
+    raise RuntimeError("it reads the GPU's random state, as a checkpoint with preserve_rng_state does")
 
 
 def by_device_and_dtype(params: list[torch.Tensor], grads: list[Any]) -> list[tuple[list[torch.Tensor], list[Any]]]:

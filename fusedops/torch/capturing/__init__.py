@@ -50,7 +50,8 @@ def graphed(model: _Model, *, max_graphs: int = 4) -> _Model:
     - arguments or results other than tensors on the GPU and constants, such as a cache of keys and values: set
       `model.config.use_cache = False`. Arguments may be in dict, list and tuple, results also in a ModelOutput;
     - a forward or backward that waits for the GPU, as `.item()` does, mutates an argument, draws random numbers on the
-      host, or moves parameters, as cuDNN's recurrent layers do;
+      host, moves parameters, as cuDNN's recurrent layers do, or reads the random state, as activation checkpoints do
+      without `preserve_rng_state=False`;
     - submodules with hooks, and parameters with `main_grad`;
     - a call while an earlier result awaits its backward. Use `torch.no_grad()` for evaluation.
 
@@ -68,8 +69,7 @@ def graphed(model: _Model, *, max_graphs: int = 4) -> _Model:
         ValueError: max_graphs is less than 1; the model is lazy, compiled or distributed (DistributedDataParallel may
             wrap it afterwards), or its `forward` is replaced already.
         RuntimeError: a backward of one result runs a second time, also with `retain_graph`, or with `create_graph`; the
-            forward cannot be captured and no check found this, as with activation checkpoints that preserve random
-            states.
+            forward cannot be captured, and no check found this.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16))

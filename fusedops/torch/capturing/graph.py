@@ -52,7 +52,7 @@ class Recorder:
                 with internals.as_if_captured():
                     work()
             except RuntimeError as error:
-                raise RefusedError(f"the forward or the backward waits for the GPU: {error}") from None
+                raise RefusedError(f"the forward or the backward cannot be captured: {error}") from None
         torch.cuda.synchronize(self.device)
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
