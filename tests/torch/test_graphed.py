@@ -214,6 +214,25 @@ def test_statistics_of_a_batch_norm(place, fo):
     assert graphs(model) == 1
 
 
+class Caches(nn.Linear):
+    def forward(self, x):
+        if not hasattr(self, "table"):
+            self.table = torch.arange(8.0, device=x.device)
+        return super().forward(x) * self.table
+
+
+def test_tensors_that_the_first_call_makes(place, fo):
+    """They are not left in the model, since its state stays as it was, but the graph reads them."""
+    model, x = Caches(8, 8).to(place), torch.ones(2, 8, device=place)
+    plain = copy.deepcopy(model)
+    fo.graphed(model)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_near([model(x)], [plain(x)])
+            others = [torch.full((8,), torch.nan, device=place) for _ in range(100)]
+    assert graphs(model) == 1 and len(others) == 100
+
+
 def test_dropout_draws_anew(torch_gpu, fo):
     """As eager code does with the same seed, by torch's kernel, by a seed of ours and within attention."""
 

@@ -101,6 +101,8 @@ class Graph:
             self.replay_forward = recorder.capture(self._forward)
             if self.upstream:
                 self.replay_backward = recorder.capture(self._backward)
+            # Tensors that the forward has cached as attributes, which a replay reads.
+            self.cached = [{**vars(module), **module._buffers} for module in model.modules()]
         self.results = [x.detach() if isinstance(x, Tensor) else x for x in self.results]  # frees autograd's nodes
         self.outputs = [x for x in self.results if isinstance(x, Tensor)]
 
