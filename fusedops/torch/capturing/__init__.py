@@ -41,7 +41,7 @@ def graphed(model: _Model, *, max_graphs: int = 4) -> _Model:
     There is one graph for each combination of shapes, dtypes and layouts, values of other arguments, gradients wanted
     or not, modes of modules, autocast, and memory of parameters and buffers. Dropout draws anew in each replay, and
     BatchNorm updates its statistics. A replay runs no Python: the forward neither prints nor changes attributes, and
-    global settings are those of the first call.
+    global settings and other attributes are those of the first call.
 
     Without a GPU, under torch.compile, torch.func and dispatch modes the model runs as before. It also does so, with
     one warning for each reason, where a graph would not compute the same:
