@@ -51,6 +51,7 @@ __global__ void __launch_bounds__(kThreads)
                             const bool is_backward) {
   using A = compute_t<T>;
   begin_kernel();
+  if (blockIdx.x == 0 && threadIdx.x == 0) *offsets.taken = 0;
   const Range queries = sanitized(call.offsets_q, offsets.count, call.packed_queries, offsets.q);
   const Range keys = sanitized(call.offsets_k, offsets.count, call.packed_keys, offsets.k);
   const int64_t columns = int64_t(call.heads) * call.dim, columns_v = int64_t(call.heads) * call.dim_v;

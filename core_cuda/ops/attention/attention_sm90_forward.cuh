@@ -53,6 +53,24 @@ struct Forward {
   static constexpr int kQStages = kOverlaps ? 2 : 1;
   using QState = RingState<kQStages>;
 
+  struct Work {
+    Sequence sequence;
+    Range queries, keys;  // positions; tiles of kN, from the first visible one to the last
+    int b, head;          // b is -1 behind the last work tile
+  };
+
+  // True if the producer finds the work tiles and passes them to the consumers: beside their products, and packed
+  // sequences in the order in which blocks become free. Consumers whose work tiles overlap look ahead, and would wait
+  // for a producer that waits for them.
+  static constexpr bool kPassesWork = !kMasked && !kOverlaps && kTerms == Terms::none;
+  static constexpr int kWorkStages = 2;
+  using WorkState = RingState<kWorkStages>;
+  struct PassedWork {
+    Ring<kWorkStages> ring;
+    Work at[kWorkStages];
+  };
+  struct NoPassedWork {};
+
   struct alignas(1024) Shared {
     alignas(1024) T q[kQStages][QTile::kSize];
     alignas(1024) T y[kHasYBuffer ? QTile::kSize : 1];
@@ -61,6 +79,7 @@ struct Forward {
     KeyRing k_ring, v_ring;
     int loaded[kLoadedTiles];  // 2 * tile of keys, plus 1 if the mask hides nothing of it
     Ring<kQStages> q_ring;
+    std::conditional_t<kPassesWork, PassedWork, NoPassedWork> work;
     std::conditional_t<kHasBiasTiles, BiasRing[kConsumers], NoBias> bias_ring;
     std::conditional_t<kHasBiasTiles, BiasTiles<T, BiasTile, kConsumers * kBiasStages>, NoBias> bias;
   };
@@ -72,13 +91,8 @@ struct Forward {
     MaskTiles mask;  // empty without a mask
     float factor;
     bool has_bias_pairs;  // see HeadBias::of_keys
+    int* taken;           // counts the work tiles that blocks have taken, or null: the order is that of WorkTiles
     std::conditional_t<kHasBiasTiles, BiasLoads, NoBias> bias;
-  };
-
-  struct Work {
-    Sequence sequence;
-    Range queries, keys;  // positions; tiles of kN, from the first visible one to the last
-    int b, head;
   };
 
   // The tiles of keys in a range.
@@ -129,14 +143,61 @@ struct Forward {
     for (WorkTiles tiles; tiles.has_more(parameters); tiles.advance()) body(tiles.current(parameters));
   }
 
+  // Called by the producer warp: passes the work tiles of this block to the consumers and calls body(work, take) for
+  // those with keys. body calls take() when the next work tile may be taken: late, for a balanced end, but a tile of
+  // keys before its loads, since an atomic addition takes about a microsecond.
+  template <class Body>
+  static __forceinline__ __device__ void pass_work_tiles(const Parameters& parameters, Shared& shared, Body&& body) {
+    const bool is_leader = threadIdx.x % 32 == 0;
+    PassedWork& passed = shared.work;
+    const auto pass = [&](WorkState& state, const Work& work) {
+      passed.ring.empty[state.stage].wait(state.phase ^ 1);
+      if (is_leader) {
+        passed.at[state.stage] = work;
+        passed.ring.full[state.stage].arrive();
+      }
+      ++state;
+    };
+    WorkState state;
+    WorkTiles tiles;
+    int taken = 0;  // before this block; only the leader knows, and nobody waits for the number before it is needed
+    const auto take = [&] {
+      tiles.advance();
+      if (parameters.taken && is_leader) taken = atomicAdd(parameters.taken, 1);
+    };
+    for (int index = tiles.place; index < parameters.scheduler.work_tiles();) {
+      const Work work = Forward::work(parameters, index);
+      if (!work.queries.is_empty()) pass(state, work);
+      if (work.queries.is_empty() || work.keys.is_empty())
+        take();
+      else
+        body(work, take);
+      index = parameters.taken ? tiles.blocks + __shfl_sync(~0u, taken, 0) : tiles.first + tiles.place;
+    }
+    pass(state, {.b = -1});
+  }
+
+  // Calls body(work) for the work tiles that the producer passes to this consumer.
+  template <class Body>
+  static __forceinline__ __device__ void for_each_passed_work_tile(Shared& shared, Body&& body) {
+    PassedWork& passed = shared.work;
+    for (WorkState state;; ++state) {
+      passed.ring.wait(state);
+      const Work work = passed.at[state.stage];
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) passed.ring.empty[state.stage].arrive();
+      if (work.b < 0) return;
+      body(work);
+    }
+  }
+
   // The producer warp: loads tiles of k from the last on, and each tile of v after the next tile of k.
   static __forceinline__ __device__ void produce(const Parameters& parameters, Shared& shared) {
     const Attention& call = parameters.call;
     const bool is_leader = threadIdx.x % 32 == 0;
     State k_state, v_state;
     QState q_state;
-    for_each_work_tile(parameters, [&](const Work& work) {
-      if (work.keys.is_empty()) return;
+    const auto load = [&](const Work& work, auto&& before_last) {
       const int key_head = call.key_head(work.head), sequence = call.offsets_q ? 0 : work.b;
       const int first_key = static_cast<int>(work.sequence.first_key);
       auto tiles = tiles_of(parameters, work, work.keys);
@@ -165,8 +226,15 @@ struct Forward {
         load_k(next);
         load_v(tile);
       }
+      before_last();
       load_v(tile);
-    });
+    };
+    if constexpr (kPassesWork)
+      pass_work_tiles(parameters, shared, load);
+    else
+      for_each_work_tile(parameters, [&](const Work& work) {
+        if (!work.keys.is_empty()) load(work, [] {});
+      });
   }
 
   // The warp that loads tiles of the bias, for one consumer after the other.
@@ -293,13 +361,18 @@ struct Forward {
     State k_state, v_state;
     QState q_state;
     BiasState bias_state;
-    for_each_work_tile(parameters, [&](const Work& work) {
-      if (work.queries.is_empty()) return;
+    const auto process = [&](const Work& work) {
       if (work.keys.is_empty())
         store_zeros(parameters, work, thread);
       else
         attend(parameters, work, shared, thread, k_state, v_state, q_state, bias_state);
-    });
+    };
+    if constexpr (kPassesWork)
+      for_each_passed_work_tile(shared, process);
+    else
+      for_each_work_tile(parameters, [&](const Work& work) {
+        if (!work.queries.is_empty()) process(work);
+      });
   }
 
   static __forceinline__ __device__ void attend(const Parameters& parameters, const Work& work, Shared& shared,
@@ -768,6 +841,7 @@ struct Forward {
       if constexpr (kHasBiasTiles)
         for (BiasRing& ring : shared.bias_ring) ring.init(kWarpgroup / 32);
       shared.q_ring.init(kConsumers);
+      if constexpr (kPassesWork) shared.work.ring.init(kConsumers * kWarpgroup / 32);
     }
     cutlass::arch::fence_barrier_init();
     __syncthreads();
@@ -802,6 +876,7 @@ Status launch_forward(const Attention& call, void* workspace, const Context& con
   // Short sequences would read k and v of larger sections from DRAM twice.
   constexpr int64_t kCached = TileScheduler<Kernel::kM>::kHalfOfL2 / 2;
   typename Kernel::Parameters parameters{.call = call, .mask = mask, .factor = factor_of(call)};
+  if (call.offsets_q) parameters.taken = PackedOffsets(call, const_cast<int32_t*>(call.offsets_q)).taken;
   parameters.has_bias_pairs = call.bias.has_aligned_pairs(call.keys, call.bias_row, call.dtype);
   parameters.scheduler = TileScheduler<Kernel::kM>::of(Slots<Kernel::kM>::of_queries(call), call.heads,
                                                        int64_t(call.keys) * (call.dim + call.dim_v) * 2 / call.group,

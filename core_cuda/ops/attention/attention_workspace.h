@@ -14,11 +14,13 @@ struct PackedOffsets {
       : count(call.offsets_q ? call.sequences + 1 : 0),
         q(static_cast<int32_t*>(workspace)),
         k(q + count),
-        size((2 * count * sizeof(int32_t) + 127) / 128 * 128) {}
+        taken(k + count),
+        size(count ? ((2 * count + 1) * sizeof(int32_t) + 127) / 128 * 128 : 0) {}
 
   int64_t count;
   int32_t *q, *k;
-  size_t size;  // bytes of both
+  int32_t* taken;  // a number, at first 0: the work tiles that blocks of the forward have taken
+  size_t size;     // bytes of all
 };
 
 // The simt and sm80 backward. Rows are those of Attention::row. dq is summed in the workspace only in
