@@ -97,8 +97,12 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   // q, dy and the sums of dq of a section's heads should stay in L2, since all blocks of a head read them.
   const int64_t bytes_per_head = int64_t(call.queries) * (2 * 2 * kD + 4 * kD);
   const auto key_slots = Slots<kN>::of_keys(call);
-  const auto scheduler =
-      TileScheduler<kN>::of(key_slots, call.heads, bytes_per_head, 1, Kernel::is_reversed(call), false);
+  // Packed sequences, of unknown lengths, may be short. Blocks of a sequence that begin one after another, with the
+  // same queries, wait for each other's sums of dq: those of several heads take turns. Reversed ones begin with other
+  // queries.
+  const bool is_reversed = Kernel::is_reversed(call);
+  const int min_pairs = call.offsets_q && !is_reversed ? 16 : 1;
+  const auto scheduler = TileScheduler<kN>::of(key_slots, call.heads, bytes_per_head, min_pairs, is_reversed, false);
   typename Kernel::Parameters parameters{.call = call,
                                          .scheduler = scheduler,
                                          .slots = Slots<kM>::of_queries(call),
