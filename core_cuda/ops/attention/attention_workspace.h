@@ -118,12 +118,15 @@ struct ScoreChunks {
       : units(call.sequences * call.key_heads),
         rows((call.queries + kTile - 1) / kTile * call.group),
         key_tiles((call.keys + kTile - 1) / kTile) {
-    constexpr int64_t kChunk = int64_t(128) << 20;  // bytes
+    // In the forward, four units of 4096 positions fit. Blocks of three would fill a GPU one and a half times.
+    const int64_t most_bytes = int64_t(is_backward ? 128 : 144) << 20;
     constexpr int64_t kTileBytes = kTile * kTile * sizeof(uint16_t), kStatisticsBytes = 2 * kTile * sizeof(float);
     const int64_t of_row = key_tiles * (is_backward ? 2 * kTileBytes : kTileBytes + kStatisticsBytes);
-    const int64_t of_unit = rows * of_row, splits = (of_unit + kChunk - 1) / kChunk;
+    const int64_t of_unit = rows * of_row, splits = (of_unit + most_bytes - 1) / most_bytes;
     rows_of_chunk = splits > 1 ? static_cast<int>(std::max<int64_t>((rows + splits - 1) / splits, 1)) : rows;
-    units_of_chunk = std::clamp<int64_t>(kChunk / of_unit, 1, units);
+    const int64_t most_units = std::max<int64_t>(most_bytes / of_unit, 1),
+                  count = (units + most_units - 1) / most_units;
+    units_of_chunk = (units + count - 1) / count;  // chunks of similar size
     const int64_t tiles = units_of_chunk * rows_of_chunk * key_tiles;
     p = workspace;
     ds = static_cast<char*>(workspace) + tiles * kTileBytes;
