@@ -1,8 +1,8 @@
-// The slots of experts, sorted by expert: a stable counting sort in one launch. Limit: each expert's block reads all
-// indices from L2 twice.
+// The slots of experts, sorted by expert, and the list of their tiles. Few slots are sorted by one block. Many are
+// sorted in a launch of their own. Limit: each expert's block reads all indices from L2 twice.
 #include "core/cuda/divisor.cuh"
 #include "core/cuda/launch.cuh"
-#include "ops/experts/experts.h"
+#include "ops/experts/expert_order.cuh"
 
 namespace fusedops {
 namespace cuda {
@@ -53,12 +53,26 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_slots_kernel(const Exper
   }
 }
 
+constexpr int kFewThreads = 512;
+
+__global__ void __launch_bounds__(kFewThreads) sort_few_slots_kernel(const FewSlots few) {
+  extern __shared__ int counts_memory[];
+  begin_kernel();
+  few.sort<kFewThreads>(counts_memory);
+}
+
 }  // namespace
 }  // namespace cuda
 
 Status run_cuda(const ExpertOrder& step, const Context& context) {
-  return cuda::launch(context, cuda::sort_slots_kernel, step.index.experts + 1, 32 * cuda::kSortWarps, step,
-                      cuda::Divisor(std::max<int64_t>(step.per_token, 1)));
+  if (cuda::FewSlots::accepts(step)) {
+    const cuda::FewSlots few(step);
+    const cuda::Grid grid = {.blocks = 1, .threads = cuda::kFewThreads, .shared_bytes = few.shared_bytes()};
+    return cuda::launch(context, cuda::sort_few_slots_kernel, grid, few);
+  }
+  FUSEDOPS_TRY(cuda::launch(context, cuda::sort_slots_kernel, step.index.experts + 1, 32 * cuda::kSortWarps, step,
+                            cuda::Divisor(std::max<int64_t>(step.per_token, 1))));
+  return list_tiles_cuda(step.groups(), context);
 }
 
 }  // namespace fusedops

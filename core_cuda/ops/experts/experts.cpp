@@ -189,8 +189,7 @@ class Experts {
     if (slots_ > std::numeric_limits<int32_t>::max())
       return Status::error("fusedops.", call_.op.name, ": index must have less than 2147483648 elements; got ",
                            std::to_string(slots_));
-    FUSEDOPS_TRY(run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_, slot_rows_}));
-    return call_.context.cuda ? list_tiles_cuda(groups(), call_.context) : Status();
+    return run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_, slot_rows_, tiles_});
   }
 
   // z of the slots.

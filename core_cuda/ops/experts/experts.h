@@ -92,12 +92,16 @@ struct ExpertIndex {
 };
 
 // A stable counting sort: order[r] is the slot of sorted row r, rows[order[r]] = r, and tokens[r] = order[r] /
-// per_token. Slots without an expert follow the last offset, in order.
+// per_token. Slots without an expert follow the last offset, in order. On a GPU, tiles becomes the list of
+// list_tiles_cuda().
 struct ExpertOrder {
   ExpertIndex index;
   int64_t per_token;  // K
   int32_t* offsets;   // [experts + 1]
   int32_t *order, *tokens, *rows;
+  void* tiles;
+
+  Groups groups() const { return {offsets, index.experts, index.slots, tiles}; }
 };
 
 Status run_cpu(const ExpertOrder& step, const Context& context);
