@@ -239,7 +239,8 @@ class Forward : Experts {
                                         .x = {h_, width_ / 2},
                                         .b = Matmul::Matrix::of(down_, transpose_),
                                         .bias = down_bias_,
-                                        .y = results_}));
+                                        .y = results_,
+                                        .is_listed = true}));
     return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, out_, results_, slot_rows_, weight_,
                                call_.outputs[output_of(kExperts, "y")].data});
   }
@@ -317,7 +318,8 @@ class Backward : Experts {
                                         .k = width_,
                                         .x = {dz_, width_},
                                         .b = Matmul::Matrix::of(gate_up_, transpose_).turned(),
-                                        .y = dx_rows_}));
+                                        .y = dx_rows_,
+                                        .is_listed = true}));
     return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, rows_.size, dx_rows_, slot_rows_, Parameter(),
                                kDx.data(call_)});
   }

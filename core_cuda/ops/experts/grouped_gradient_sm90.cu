@@ -77,6 +77,7 @@ __forceinline__ __device__ void produce_gradient(const GradientCall& call, typen
   typename S::State state;
   if (leads)
     for (const CUtensorMap* map : {&call.a_map, &call.b_map, &call.c_map}) cute::prefetch_tma_descriptor(map);
+  cudaGridDependencySynchronize();
 #pragma unroll 1
   for (GradientWork<S> work(call); !work.is_done(); work.next()) {
     RowCopies<typename S::T, S::kDepth, S::kRows, true> a, next_a;

@@ -72,6 +72,10 @@ struct GroupedMatmul {
   const void* bias = nullptr;       // [groups, n], of the same dtype
   void* y;                          // [count, n], contiguous
   const int32_t* y_rows = nullptr;  // [count]: a permutation of the rows of y
+
+  // True if a kernel that precedes this product on the stream has waited for the list of tiles, for x.rows and for b
+  // before it let its successor start. The product then loads them while that kernel still runs.
+  bool is_listed = false;
 };
 
 // c[e] = a[e's rows]^T @ b[e's rows] for each group e; 0 for an empty one.

@@ -26,7 +26,7 @@ struct GroupedCallSm90 {
   GroupRows x;
   int groups, k, column_tiles;
   int half;  // columns between the two halves of a tile
-  bool has_matrices;
+  bool has_matrices, is_listed;
 };
 
 // The block's work tiles.
@@ -37,7 +37,7 @@ class GroupedWork {
 
   __device__ explicit GroupedWork(const Call& call)
       : call_(call),
-        tiles_(*call.tiles.count(call.groups)),
+        tiles_(__ldcg(call.tiles.count(call.groups))),
         count_((tiles_ + S::kCluster - 1) / S::kCluster * call.column_tiles),
         at_(int(blockIdx.x) / S::kCluster) {
     tile_ = load(at_);
@@ -67,14 +67,16 @@ class GroupedWork {
 
   static __device__ int stride() { return int(gridDim.x) / S::kCluster; }
 
-  // A tile past the last one has no rows and no group.
+  // A tile past the last one has no rows and no group. The list is read from L2: the multiprocessor's L1 may have lines
+  // of an older list while earlier work still runs.
   __device__ Tile load(int at) const {
     const int rank = int(blockIdx.x) % S::kCluster, tile = at / call_.column_tiles * S::kCluster + rank;
-    const auto group = [&](int tile) { return tile < tiles_ ? call_.tiles.tiles[tile].group : call_.groups; };
-    Tile result = {{0, 0, call_.groups}, call_.groups};
-    if (tile < tiles_) result.tile = call_.tiles.tiles[tile];
-    if (S::kIsPaired) result.group_of_pair = group(tile ^ 1);
-    return result;
+    const auto listed = [&](int tile) {
+      if (tile >= tiles_) return GroupTile{0, 0, call_.groups};
+      const int4 words = __ldcg(reinterpret_cast<const int4*>(call_.tiles.tiles + tile));
+      return GroupTile{words.x, words.y, words.z};
+    };
+    return {listed(tile), S::kIsPaired ? listed(tile ^ 1).group : call_.groups};
   }
 
   const Call& call_;
@@ -110,8 +112,25 @@ __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Sh
     cute::prefetch_tma_descriptor(&call.x_map);
     cute::prefetch_tma_descriptor(&call.b);
   }
+  if (!call.is_listed) cudaGridDependencySynchronize();
+  GroupedWork<S, Call> work(call);
+  int early = 0;  // stages of the first tile whose columns are copied before earlier work is complete
+  if (call.is_listed) {
+    if (!work.is_done() && work.has_group()) {
+      const int matrix = call.has_matrices ? work.tile().group : 0;
+      early = min(S::kStages, (call.k + S::kDepth - 1) / S::kDepth);
+      for (int stage = 0; leads && stage < early; ++stage) {
+        auto& barrier = shared.ring.full[stage];
+        barrier.expect_transaction(kBytesOfB);
+        copy_columns<S>(call, reinterpret_cast<uint64_t*>(&barrier), shared.b[stage], work.column(), stage * S::kDepth,
+                        matrix, work.is_shared());
+      }
+    }
+    __syncwarp();
+    cudaGridDependencySynchronize();
+  }
 #pragma unroll 1
-  for (GroupedWork<S, Call> work(call); !work.is_done(); work.next()) {
+  for (; !work.is_done(); work.next()) {
     if (!work.has_stages()) continue;
     const bool has_group = work.has_group(), is_shared = work.is_shared();
     const int matrix = call.has_matrices ? work.tile().group : 0, column = work.column(), row = work.tile().first;
@@ -122,10 +141,11 @@ __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Sh
       if (leads && has_group) {
         auto& barrier = shared.ring.full[state.stage];
         auto* const of_copies = reinterpret_cast<uint64_t*>(&barrier);
-        barrier.expect_transaction(kBytesOfB + (is_gathered ? 0 : kBytesOfA));
+        const bool has_columns = state.count < early;
+        barrier.expect_transaction((has_columns ? 0 : kBytesOfB) + (is_gathered ? 0 : kBytesOfA));
         if (!is_gathered)  // rows past the end of the tile are not stored
           copy_lines<S, true, S::kRows, false>(call.x_map, of_copies, shared.a[state.stage], row, k, 0);
-        copy_columns<S>(call, of_copies, shared.b[state.stage], column, k, matrix, is_shared);
+        if (!has_columns) copy_columns<S>(call, of_copies, shared.b[state.stage], column, k, matrix, is_shared);
       }
       __syncwarp();
       if (has_group && is_gathered) {
@@ -393,7 +413,8 @@ Status launch_grouped_sm90(const GroupedMatmul& product, const Epilogue& epilogu
                                     .k = int(product.k),
                                     .column_tiles = int(ceil_div(columns, S::kColumns / kWeights)),
                                     .half = kWeights == 1 ? S::kColumns / 2 : columns,
-                                    .has_matrices = has_matrices(matrices, product.b)};
+                                    .has_matrices = has_matrices(matrices, product.b),
+                                    .is_listed = product.is_listed};
   FUSEDOPS_TRY(call.epilogue.prepare(product));
   FUSEDOPS_TRY(describe_lines(matrices, matrices.a, /*along_k=*/true, matrices.m, S::kRows, &call.x_map));
   FUSEDOPS_TRY(describe_lines(matrices, product.b, kAlongK, product.n, S::kColumns / 2, &call.b));

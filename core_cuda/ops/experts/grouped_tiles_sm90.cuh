@@ -120,7 +120,8 @@ class PanelRows {
   bool are_adjacent_;
 };
 
-// A block: two consumer warpgroups run `consume(group, sums, staged memory of the warp)`, the third one `produce`.
+// A block: two consumer warpgroups run `consume(group, sums, staged memory of the warp)`, the third one `produce`,
+// which itself waits for earlier work, by cudaGridDependencySynchronize().
 template <class S, uint32_t kProducerRegisters, class Produce, class Consume>
 __forceinline__ __device__ void run_warpgroups(typename S::Shared& shared, Produce&& produce, Consume&& consume) {
   constexpr uint32_t kAtStart = 65536 / S::kThreads / 8 * 8;  // registers of each thread
@@ -130,7 +131,6 @@ __forceinline__ __device__ void run_warpgroups(typename S::Shared& shared, Produ
     shared.ring.init(S::kCluster * S::kConsumers, kProducerArrivals);
     cutlass::arch::fence_barrier_init();
   }
-  cudaGridDependencySynchronize();
   if constexpr (S::kIsPaired)
     cute::cluster_sync();
   else
@@ -141,6 +141,7 @@ __forceinline__ __device__ void run_warpgroups(typename S::Shared& shared, Produ
     cudaTriggerProgrammaticLaunchCompletion();
   } else {
     cutlass::arch::warpgroup_reg_alloc<kConsumerRegisters>();
+    cudaGridDependencySynchronize();
     typename S::Sums sums;
     consume(group, sums, shared.staged + threadIdx.x / 32 * S::kStagedBytes);
     cute::tma_store_wait<0>();
