@@ -74,7 +74,7 @@ inline constexpr Signature kLinearCrossEntropy{
 Operator linear_cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 
-// Gradients that are not needed are empty.
+// Gradients that are not needed are empty. `overwrite`: they may take the memory of the unit gradients.
 inline constexpr Signature kLinearCrossEntropyBackward{
     .name = "linear_cross_entropy_backward",
     .inputs = {{"dloss"},
@@ -99,7 +99,8 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
                    {"need_dx", Type::boolean, "true"},
                    {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
+                   {"need_dbias", Type::boolean, "true"},
+                   {"overwrite", Type::boolean, "false"}},
     .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
               "Kv^transpose_weight/..., v/...; v@first_class/classes",
               "reduction=none"},
