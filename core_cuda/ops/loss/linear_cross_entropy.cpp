@@ -32,7 +32,7 @@ size_t loss_memory(const LinearLogits& linear) {
 
 size_t forward_workspace(const Call& call) {
   const bool keeps = kAt.any(call);
-  const auto division = keeps ? LinearLogits::by_rows : LinearLogits::by_columns;
+  const auto division = keeps ? LinearLogits::by_parts : LinearLogits::by_columns;
   const LinearLogits linear(call, kAt, division);
   if (!keeps) return sum_logits_workspace(linear);
   return loss_memory(linear) + LossProducts(call, kAt, division, nullptr).workspace();
@@ -41,7 +41,7 @@ size_t forward_workspace(const Call& call) {
 size_t backward_workspace(const Call& call) {
   if (!has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kBackwardAt.x]->dtype))
     return LossProducts(call, kBackwardAt, LinearLogits::by_columns, nullptr).workspace();
-  const LossProducts products(call, kBackwardAt, LinearLogits::by_rows, nullptr);
+  const LossProducts products(call, kBackwardAt, LinearLogits::by_parts, nullptr);
   return products.any() ? loss_memory(products.linear) + products.workspace() : 0;
 }
 
@@ -124,7 +124,7 @@ struct Cpu {
                               const Context& context) {
     for_each_row(block, context, [&](int64_t i) {
       const int64_t row = block.row + i, label = gradient.labels[row], at = label - block.first_class;
-      const A* const x = block.products + i * block.columns;
+      const A* const x = block.products + i * block.stride;
       T* const to = dz + i * block.columns;
       if (gradient.is_zero(label)) {
         std::fill_n(to, block.columns, T{});
@@ -273,7 +273,7 @@ LinearLogits::LinearLogits(const Call& call, const LinearArguments& at, Division
     const int64_t most = bytes / std::max<int64_t>(row_bytes, 1);
     return std::min(most < std::max(multiple, least) ? std::max(most, least) : most / multiple * multiple, all_rows);
   };
-  if (division == by_rows) {
+  if (division != by_columns) {
     constexpr int64_t kRows = LossTiles::kBlockRows;
     const ChunkSize& chunk = call.context.cuda ? kChunkOnGpu : kChunkOnCpu;
     block_columns = std::max<int64_t>(columns, 1);
@@ -301,11 +301,14 @@ LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLog
       dx_(call.outputs[at.dx.output].data) {
   const DType wide = compute_dtype(linear.dtype);
   const bool is_narrow = wide != linear.dtype;
-  if (any() || !is_narrow)
-    dz_ = memory_.take(linear.chunk_rows * std::min(linear.block_columns, linear.columns) * size_of(linear.dtype));
-  if (is_narrow) sums_ = memory_.take(linear.block_bytes());
-  if (need_dx && is_narrow && !linear.is_one_block())
-    dx_sums_ = memory_.take(linear.chunk_rows * linear.depth * size_of(wide));
+  if (division == LinearLogits::by_parts) divide();
+  const int64_t dz_columns = has_parts() ? starts_[1] : std::min(linear.block_columns, linear.columns);
+  const int64_t dx_bytes = linear.chunk_rows * linear.depth * size_of(wide);
+  const bool sums_dx = need_dx && is_narrow && (has_parts() || !linear.is_one_block());
+  const bool shares_sums = sums_dx && has_parts();  // no sums of logits are left when dx is summed
+  if (any() || !is_narrow) dz_ = memory_.take(linear.chunk_rows * dz_columns * size_of(linear.dtype));
+  if (is_narrow) sums_ = memory_.take(std::max(linear.block_bytes(), shares_sums ? dx_bytes : 0));
+  if (sums_dx) dx_sums_ = shares_sums ? sums_ : memory_.take(dx_bytes);
   if (linear.chunks() == 1) return;
   const int64_t size = linear.columns * linear.depth;
   if (need_dweight && linear.dtype == DType::bf16) dweight_low_ = memory_.take(size * sizeof(uint16_t));
@@ -313,9 +316,38 @@ LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLog
   if (need_dbias) dbias_sums_ = memory_.take(linear.chunks() * linear.columns * size_of(wide));
 }
 
+// If dz of all rows exists, dW takes one product for each part of the columns, and no lower halves. The workspace has
+// dz of the first part. dz of the others lies where dW of earlier columns will: when dW of a part is stored, the memory
+// before it has dz of this part and of the earlier ones. Without dW chunks are better, since dx is then one product.
+void LossProducts::divide() {
+  if (linear.dtype != DType::bf16 || !need_dweight || linear.chunks() == 1 || !linear.is_one_block()) return;
+  if (!call_.attributes[at_.transpose_weight]) return;  // a part of dW is not one piece of memory
+  constexpr int64_t kMultiple = LinearLogits::kMultiple;
+  const int64_t columns = linear.columns, rows = linear.rows, depth = linear.depth;
+  const double ratio = double(depth) / double(rows);
+  // At least a sixteenth, so that its dz has room for the sums of fine tiles.
+  const auto least = int64_t(double(columns) / std::min(1 + ratio + ratio * ratio, 16.0));
+  int64_t first = least / kMultiple * kMultiple, second;
+  do {
+    first += kMultiple;
+    second = std::min(first + first * depth / rows / kMultiple * kMultiple, columns);
+  } while (first < columns && second < columns && (columns - first) * rows > second * depth);
+  const int64_t chunk_bytes = (call_.context.cuda ? LinearLogits::kChunkOnGpu : LinearLogits::kChunkOnCpu).dz_bytes;
+  const int64_t size = size_of(linear.dtype);
+  if (first >= columns || rows * first * size > columns * depth * size + chunk_bytes) return;
+  starts_[1] = first, starts_[2] = second;
+  linear.chunk_rows = rows;
+}
+
+void* LossProducts::dz_of(const GradientBlock& block) const {
+  const int64_t size = size_of(linear.dtype);
+  if (!has_parts() || block.column == 0) return static_cast<char*>(dz_) + first_element(block.rows, block) * size;
+  void* const dweight = call_.outputs[at_.dweight.output].data;
+  return static_cast<char*>(dweight) + block.rows * (block.column - starts_[1]) * size;
+}
+
 Matmul::Matrix LossProducts::dz_matrix(const GradientBlock& block) const {
-  const int64_t first = first_element(block.rows, block);
-  return {static_cast<char*>(dz_) + first * size_of(linear.dtype), false, block.columns, 0};
+  return {dz_of(block), false, block.columns, 0};
 }
 
 Matmul LossProducts::dweight(const GradientBlock& block) const {
@@ -348,10 +380,9 @@ Matmul LossProducts::dx_product(const GradientBlock& block, void* to) const {
 }
 
 Matmul LossProducts::dx(const GradientBlock& block) const {
-  if (linear.is_one_block()) return dx_product(block, dx_at(block.row));
-  return dx_product(block, dx_sums_ ? dx_sums_ : dx_at(block.row))
-      .to_sums(/*add=*/block.column > 0)
-      .without_workspace();
+  if (linear.is_one_block() && !has_parts()) return dx_product(block, dx_at(block.row));
+  const bool is_first = has_parts() ? block.column + block.columns == linear.columns : block.column == 0;
+  return dx_product(block, dx_sums_ ? dx_sums_ : dx_at(block.row)).to_sums(/*add=*/!is_first).without_workspace();
 }
 
 // Passes body a call of bias_act_backward for the sum of dz over the rows of a block.
@@ -386,14 +417,15 @@ Matmul LossProducts::whole_dbias() const {
 
 size_t LossProducts::workspace() const {
   size_t most = 0;
+  const bool on_gpu = call_.context.cuda;  // products on the CPU need no workspace
   (void)linear.for_each_chunk([&](int64_t row, int64_t rows) {
     return linear.for_each_column_block([&](int64_t column, int64_t columns) {
-      const GradientBlock block = {row, rows, column, columns};
-      const bool on_gpu = call_.context.cuda;  // products on the CPU need no workspace
-      if (need_dx && on_gpu) most = std::max(most, dx(block).workspace());
-      if (need_dweight && on_gpu) most = std::max(most, dweight(block).workspace());
-      if (need_dbias) most = std::max(most, with_dbias(block, [](auto& sum) { return sum.workspace(); }));
-      return Status();
+      return for_each_part({row, rows, column, columns}, [&](const GradientBlock& part) {
+        if (need_dx && on_gpu) most = std::max(most, dx(part).workspace());
+        if (need_dweight && on_gpu) most = std::max(most, dweight(part).workspace());
+        if (need_dbias) most = std::max(most, with_dbias(part, [](auto& sum) { return sum.workspace(); }));
+        return Status();
+      });
     });
   });
   return memory_.taken() + most;

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   if (me.row >= block.rows) return;
   const int64_t row = block.row + me.row, label = gradient.labels[row];
   const bool is_zero = gradient.is_zero(label);  // uniform over the threads of the row
-  const A* const sums = block.products + me.row * block.columns;
+  const A* const sums = block.products + me.row * block.stride;
   Pack<A> packs[kGradientPacks][kWidePacks] = {};
   if (!is_zero) {
 #pragma unroll

@@ -5,6 +5,7 @@
 // gradient of 1. It takes a chunk of rows at a time: the logits of the chunk, the sums and losses of its rows, dz,
 // which is the gradient of the logits' sums in x's dtype, then dx = dz W of these rows, and dW += dz^T x. These are the
 // three products that a loss with all logits has. Between the chunks dW is in float32: see Matmul::to_halves for bf16.
+// If dz of all rows takes no more memory than these sums, partly in the memory of dW, all rows are one chunk.
 // The backward scales the gradients. Without them it computes them in the same way, with the same bits.
 //
 // Three kinds of calls need more than their own logits before dz is rounded: losses without a reduction, whose rows
@@ -198,12 +199,13 @@ template <class T>
 struct LogitBlock {
   using A = compute_t<T>;
 
-  A* products;  // [rows, columns]
+  A* products;  // [rows, columns], `stride` apart
   int64_t row, rows;
   int64_t first_class, columns;  // first_class: class of the first column
-  const T* bias;                 // of these columns; null: none
-  A cap, inverse_cap;            // 0: none
-  A factor;                      // 1 / temperature
+  int64_t stride;
+  const T* bias;       // of these columns; null: none
+  A cap, inverse_cap;  // 0: none
+  A factor;            // 1 / temperature
 
   // The logit of a sum in column i of the block, and its derivative by the sum.
   FUSEDOPS_HD Activated<A> logit(A sum, int64_t i) const {
@@ -213,13 +215,22 @@ struct LogitBlock {
     return {cap * t.value * factor, t.slope * factor};
   }
 
+  // Columns from `column` on.
+  LogitBlock part(int64_t column, int64_t count) const {
+    LogitBlock result = *this;
+    result.products += column, result.first_class += column, result.columns = count;
+    if (bias) result.bias += column;
+    return result;
+  }
+
   FUSEDOPS_HD bool is_plain() const { return !bias && cap == 0 && factor == 1; }  // the sums are the logits
 };
 
 // The product of the logits, and its division into blocks, which depends on the shape and the kind of device alone.
 struct LinearLogits {
-  // by_columns: blocks of columns, each with all rows. by_rows: chunks of rows, each with all columns.
-  enum Division { by_columns, by_rows };
+  // by_columns: blocks of columns, each with all rows. by_rows: chunks of rows, each with all columns. by_parts: the
+  // same, but LossProducts may make all rows one chunk, with dz in parts.
+  enum Division { by_columns, by_rows, by_parts };
 
   LinearLogits(const Call& call, const LinearArguments& at, Division division);
 
@@ -268,7 +279,7 @@ struct LinearLogits {
     using A = compute_t<T>;
     const T* const bias_of_block = bias ? static_cast<const T*>(bias) + column : nullptr;
     const A cap(softcap), inverse_cap(softcap ? 1 / softcap : 0), factor(1 / temperature);
-    return {sums, row, rows, first_class + column, columns, bias_of_block, cap, inverse_cap, factor};
+    return {sums, row, rows, first_class + column, columns, columns, bias_of_block, cap, inverse_cap, factor};
   }
   template <class T>
   Matmul product(const LogitBlock<T>& block) const {
@@ -339,7 +350,24 @@ class LossProducts {
   // dz of the rows from `row` on.
   template <class T>
   T* dz(const GradientBlock& block, int64_t row) const {
-    return static_cast<T*>(dz_) + first_element(block.rows, block) + (row - block.row) * block.columns;
+    return static_cast<T*>(dz_of(block)) + (row - block.row) * block.columns;
+  }
+  // Calls body(part) for the parts of a block, each with dz of its own, in the order of their products: the last first,
+  // since its dz may lie where dW of the others will.
+  template <class Body>
+  Status for_each_part(const GradientBlock& block, Body&& body) const {
+    if (!has_parts()) return body(block);
+    int64_t end = block.column + block.columns;
+    for (int i = kParts - 1; i >= 0 && end > block.column; --i) {
+      const int64_t begin = std::max(starts_[i], block.column);
+      if (begin >= end) continue;
+      FUSEDOPS_TRY(body(GradientBlock{block.row, block.rows, begin, end - begin}));
+      end = begin;
+    }
+    return {};
+  }
+  GradientBlock first_part(const GradientBlock& block) const {
+    return has_parts() ? GradientBlock{block.row, block.rows, 0, starts_[1]} : block;
   }
   // The logits of `rows` rows. Their sums have the memory of dz if the types are the same.
   template <class T>
@@ -377,6 +405,9 @@ class LossProducts {
   int64_t first_element(int64_t rows, const GradientBlock& block) const {
     return rows * (block.column % linear.block_columns);
   }
+  bool has_parts() const { return starts_[1] > 0; }
+  void divide();
+  void* dz_of(const GradientBlock& block) const;
   void* dx_at(int64_t row) const { return static_cast<char*>(dx_) + row * linear.depth * size_of(linear.dtype); }
   Matmul dx_product(const GradientBlock& block, void* to) const;
   Matmul::Matrix dz_matrix(const GradientBlock& block) const;
@@ -386,6 +417,8 @@ class LossProducts {
   const Call& call_;
   const GradientPlaces& at_;
   WorkspaceAllocator memory_;
+  static constexpr int kParts = 3;
+  int64_t starts_[kParts] = {};  // first columns of the parts of dz
   void *sums_ = nullptr, *dz_ = nullptr;
   void *dx_, *dx_sums_ = nullptr;
   void *dweight_low_ = nullptr, *dweight_sums_ = nullptr, *dbias_sums_ = nullptr;

@@ -32,8 +32,10 @@ Status gradients_by_rows(const LossProducts& products, const Context& context, S
     };
     FUSEDOPS_TRY(linear.for_each_row_block(
         first, count, [&](int64_t row, int64_t rows) { return store_dz(row, rows, for_each_block); }));
-    FUSEDOPS_TRY(for_each_block(
-        [&](const GradientBlock& block) { return products_of_block<T, Device>(products, block, context); }));
+    FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
+      return products.for_each_part(
+          block, [&](const GradientBlock& part) { return products_of_block<T, Device>(products, part, context); });
+    }));
     return round_dx<Device>(products, first, count, context);
   }));
   if (products.dweight_sums())
@@ -54,14 +56,18 @@ Status unit_gradients(const LossProducts& products, const LossRows<compute_t<T>>
         int64_t tile = 0;
         FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
           const auto logits = products.logits<T>(block, row, rows);
-          FUSEDOPS_TRY(Device::sum_rows(losses, linear, logits, products.dz<T>(block, row), memory, tile, context));
+          T* const dz = products.dz<T>(products.first_part(block), row);
+          FUSEDOPS_TRY(Device::sum_rows(losses, linear, logits, dz, memory, tile, context));
           tile += LossTiles(rows, block.columns, compute_dtype(linear.dtype)).tiles;
           return Status();
         }));
         FUSEDOPS_TRY(finish_rows(row, rows));
         return for_each_block([&](const GradientBlock& block) {
-          return Device::differentiate(gradient, products.logits<T>(block, row, rows), products.dz<T>(block, row),
-                                       context);
+          const auto logits = products.logits<T>(block, row, rows);
+          return products.for_each_part(block, [&](const GradientBlock& part) {
+            return Device::differentiate(gradient, logits.part(part.column - block.column, part.columns),
+                                         products.dz<T>(part, row), context);
+          });
         });
       });
 }
@@ -70,10 +76,10 @@ Status unit_gradients(const LossProducts& products, const LossRows<compute_t<T>>
 template <class T, class Device>
 Status linear_cross_entropy_with_gradients(const Call& call) {
   using A = compute_t<T>;
-  const LinearLogits linear(call, kLinearCrossEntropy, LinearLogits::by_rows);
+  const LinearLogits linear(call, kLinearCrossEntropy, LinearLogits::by_parts);
   const Losses<A> losses(call, kLinearCrossEntropy, linear.rows, linear.columns);
   const LossMemory<A> memory(linear, call.workspace);
-  const LossProducts products(call, kKeptGradients, LinearLogits::by_rows, memory.memory.rest());
+  const LossProducts products(call, kKeptGradients, LinearLogits::by_parts, memory.memory.rest());
   const LossGradient<A> gradient(call, kLinearCrossEntropy, linear.rows, linear.columns, nullptr, losses.lse,
                                  losses.count);
   FUSEDOPS_TRY(Device::count(losses, call));
@@ -144,7 +150,7 @@ Status linear_cross_entropy_gradient(const Call& call) {
   constexpr LossInputs kAt = kLinearCrossEntropyBackward;
   const bool is_unit =
       has_unit_gradients<kLinearCrossEntropyBackward>(call.attributes, call.inputs[kNeededGradients.x]->dtype);
-  const auto division = is_unit ? LinearLogits::by_rows : LinearLogits::by_columns;
+  const auto division = is_unit ? LinearLogits::by_parts : LinearLogits::by_columns;
   const LinearLogits linear(call, kLinearCrossEntropyBackward, division);
   const LossGradient<A> gradient(call, kAt, linear.rows, linear.columns);
   if (!is_unit) {
