@@ -114,7 +114,7 @@ constexpr int kRowThreads = 128;
 
 // A block has a sorted row.
 template <class T, bool kAligned>
-__global__ void __launch_bounds__(kRowThreads) gate_backward_kernel(const ExpertsGateBackward step) {
+__global__ void __launch_bounds__(kRowThreads, 8) gate_backward_kernel(const ExpertsGateBackward step) {
   using A = compute_t<T>;
   using Reduce = cub::BlockReduce<A, kRowThreads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
   __shared__ typename Reduce::TempStorage memory;
