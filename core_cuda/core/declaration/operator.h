@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/declaration/context.h"
@@ -42,6 +43,15 @@ struct Step {
   const char* if_given = nullptr;       // left out unless this optional input is given
   std::vector<Passed> attributes = {};  // attributes of `op` with another name or value
 };
+
+// The call of a backward operator whose inputs have the names of what they are given. Its output dx is the gradient of
+// the input x.
+inline Step call_of(const Signature& backward) {
+  Step step{.op = backward.name, .gradients = {}};
+  for (const Input& input : backward.inputs) step.inputs.push_back(input.name);
+  for (const Output& output : backward.outputs) step.gradients.push_back({output.name + 1, output.name});
+  return step;
+}
 
 struct Operator;
 
@@ -96,11 +106,16 @@ struct Implementation {
   Kernel cpu = nullptr;
   Kernel cuda = nullptr;  // null in a build without nvcc
 
-  bool autocast = false;          // computes in the autocast dtype where PyTorch has one
   bool rounds_to_8_bits = false;  // 8-bit results are not differentiable
 };
 
 struct Operator : Signature, Implementation {};
+
+// An operator whose derivative is the call of one backward operator.
+inline Operator with_backward(const Signature& op, const Signature& backward, Implementation implementation) {
+  implementation.derivative = {call_of(backward)};
+  return {op, std::move(implementation)};
+}
 
 // True if the operator has a derivative or a formula in fusedops/gradients/. Others refuse inputs that need gradients.
 inline bool is_differentiable(const Operator& op) { return !op.rounds_to_8_bits && !has_effects_or_lists(op); }

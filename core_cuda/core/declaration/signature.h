@@ -138,6 +138,13 @@ class ShortList {
 
   constexpr void add(const Item& item) { items_[size_++] = item; }
 
+  // These items, then others.
+  constexpr ShortList with(const ShortList& more) const {
+    ShortList joined = *this;
+    for (const Item& item : more) joined.add(item);
+    return joined;
+  }
+
   constexpr size_t size() const { return size_; }
   constexpr const Item* begin() const { return items_; }
   constexpr const Item* end() const { return items_ + size_; }
@@ -148,8 +155,18 @@ class ShortList {
   size_t size_ = 0;
 };
 
+using InputList = ShortList<Input, kMaxInputs>;
 using AttributeList = ShortList<Attribute, kMaxAttributes>;
 using AxesList = ShortList<Axes, 6>;
+
+// Options, then booleans with one default. A backward operator has one for each gradient that may not be needed.
+constexpr AttributeList with_flags(AttributeList options, std::initializer_list<const char*> names, const char* value) {
+  for (const char* name : names) options.add({name, Type::boolean, value});
+  return options;
+}
+constexpr AttributeList with_needs(const AttributeList& options, std::initializer_list<const char*> names) {
+  return with_flags(options, names, "true");
+}
 
 // A name as a template argument.
 template <size_t kSize>
@@ -170,10 +187,11 @@ struct AttributeIndex {
 
 struct Signature {
   const char* name = nullptr;
-  ShortList<Input, kMaxInputs> inputs = {};
+  InputList inputs = {};
   ShortList<Output, kMaxOutputs> outputs = {};
   AttributeList attributes = {};
   AxesList axes = {};
+  bool autocast = false;  // computes in the autocast dtype where PyTorch has one
 };
 
 // True if the operator mutates inputs or takes lists. Such an operator is not differentiable and not mapped over rows.

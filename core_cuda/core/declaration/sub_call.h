@@ -97,4 +97,13 @@ Status run_calls(const Call& call) {
   return Calls(call, call.workspace).run();
 }
 
+// Such an operator has a CUDA kernel in builds in which the operator that it calls has one.
+template <class Calls>
+Implementation in_calls(Status (*rule)(Rule&), const Operator& called) {
+  return {.rule = rule,
+          .workspace = workspace_of_calls<Calls>,
+          .cpu = run_calls<Calls>,
+          .cuda = called.cuda ? run_calls<Calls> : nullptr};
+}
+
 }  // namespace fusedops

@@ -183,13 +183,7 @@ Status backward_cpu(const Call& call) {
 }  // namespace
 
 Operator bias_act() {
-  return {kBiasAct,
-          {.derivative = {{.op = "bias_act_backward",
-                           .inputs = {"dy", "x", "bias"},
-                           .gradients = {{"x", "dx"}, {"bias", "dbias"}}}},
-           .rule = forward_rule,
-           .cpu = forward_cpu,
-           .cuda = bias_act_cuda}};
+  return with_backward(kBiasAct, kBiasActBackward, {.rule = forward_rule, .cpu = forward_cpu, .cuda = bias_act_cuda});
 }
 
 Operator bias_act_float8() {

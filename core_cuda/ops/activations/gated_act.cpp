@@ -131,13 +131,8 @@ Status backward_cpu(const Call& call) {
 }  // namespace
 
 Operator gated_act() {
-  return {kGatedAct,
-          {.derivative = {{.op = "gated_act_backward",
-                           .inputs = {"dy", "gate", "up"},
-                           .gradients = {{"gate", "dgate"}, {"up", "dup"}}}},
-           .rule = forward_rule,
-           .cpu = forward_cpu,
-           .cuda = gated_act_cuda}};
+  return with_backward(kGatedAct, kGatedActBackward,
+                       {.rule = forward_rule, .cpu = forward_cpu, .cuda = gated_act_cuda});
 }
 
 Operator gated_act_float8() {

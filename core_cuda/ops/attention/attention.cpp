@@ -420,8 +420,7 @@ Implementation forward(const Step& step) {
           .rule = forward_rule,
           .workspace = forward_workspace,
           .cpu = attention_cpu,
-          .cuda = attention_cuda,
-          .autocast = true};
+          .cuda = attention_cuda};
 }
 
 Implementation backward() {

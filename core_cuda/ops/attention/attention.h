@@ -32,19 +32,12 @@ inline constexpr AttributeList kVarlenOptions{
     {.name = "scale", .type = Type::f64s, .value = "[]", .bounds = kFinite},
     {.name = "window", .type = Type::i64, .value = "0", .bounds = kNotNegative},
     {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative}};
-inline constexpr AttributeList kAttentionOptions{
-    kVarlenOptions[0],
-    kVarlenOptions[1],
-    kVarlenOptions[2],
-    kVarlenOptions[3],
-    {.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}},
-    kDropoutAttribute};
+inline constexpr AttributeList kAttentionOptions = kVarlenOptions.with(
+    {{.name = "seq_dim", .type = Type::i64, .value = "-3", .bounds = Bounds{-3, -2}}, kDropoutAttribute});
 
-// The options of a backward, which says what gradients beside those of q, k and v are needed.
-consteval AttributeList with_needs(AttributeList options, std::initializer_list<const char*> needs) {
-  for (const char* need : needs) options.add({need, Type::boolean, "true"});
-  return options;
-}
+constexpr Input in_heads(const char* name, Kind kind = Kind::tensor) { return {name, kind, Layout::heads}; }
+constexpr Input packed_offsets(const char* name) { return {.name = name, .parameter = true}; }
+inline constexpr Input kOptionalMask{.name = "mask", .kind = Kind::optional, .parameter = true};
 
 inline constexpr int64_t kMaxFeatures = 576;         // D and Dv
 inline constexpr int64_t kMaxPositions = 1ll << 30;  // T and S: positions, and their sums, are of 32 bits
@@ -52,10 +45,10 @@ inline constexpr int64_t kMaxPositions = 1ll << 30;  // T and S: positions, and 
 // With a seed, dropout applies to the probabilities, as `dropout` does to a tensor [..., heads, queries, keys] of them.
 inline constexpr Signature kAttention{
     .name = "attention",
-    .inputs = {{"q", Kind::tensor, Layout::heads},
-               {"k", Kind::tensor, Layout::heads},
-               {"v", Kind::tensor, Layout::heads},
-               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
+    .inputs = {in_heads("q"),
+               in_heads("k"),
+               in_heads("v"),
+               kOptionalMask,
                {"lengths", Kind::optional},
                kOptionalSeed,
                {"query_offset", Kind::optional},
@@ -66,6 +59,7 @@ inline constexpr Signature kAttention{
     .attributes = kAttentionOptions,
     .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...ThE, ...hT", "!seed seq_dim=-3"},
              {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...hTE, ...hT", "!seed seq_dim=-2"}},
+    .autocast = true,
 };
 
 // The same operator with lse as a differentiable result. It is a separate operator, since the backward of a saved
@@ -84,22 +78,19 @@ Status attention_cpu(const Call& call);  // this and the other kernels also run 
 FUSEDOPS_CUDA_KERNEL Status attention_cuda(const Call& call);
 
 // An absent dy stands for zeros.
+inline constexpr InputList kBackwardTensors{
+    in_heads("dy", Kind::optional), in_heads("q"), in_heads("k"), in_heads("v"), in_heads("y"), {"lse"}};
+
 inline constexpr Signature kAttentionBackward{
     .name = "attention_backward",
-    .inputs = {{"dy", Kind::optional, Layout::heads},
-               {"q", Kind::tensor, Layout::heads},
-               {"k", Kind::tensor, Layout::heads},
-               {"v", Kind::tensor, Layout::heads},
-               {"y", Kind::tensor, Layout::heads},
-               {"lse"},
-               {"mask", Kind::optional, Layout::contiguous, /*parameter=*/true},
-               {"lengths", Kind::optional},
-               kOptionalSeed,
-               {"dlse", Kind::optional},
-               {"query_offset", Kind::optional},
-               optional_parameter("alibi"),
-               optional_parameter("sinks"),
-               optional_parameter("bias")},
+    .inputs = kBackwardTensors.with({kOptionalMask,
+                                     {"lengths", Kind::optional},
+                                     kOptionalSeed,
+                                     {"dlse", Kind::optional},
+                                     {"query_offset", Kind::optional},
+                                     optional_parameter("alibi"),
+                                     optional_parameter("sinks"),
+                                     optional_parameter("bias")}),
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}, {"dbias", "bias"}},
     .attributes = with_needs(kAttentionOptions, {"need_dsinks", "need_dbias"}),
     .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h, ~...hTS -> "
@@ -118,16 +109,12 @@ FUSEDOPS_CUDA_KERNEL Status attention_backward_cuda(const Call& call);
 // both offsets are int32 [B + 1]. lse is [H, N].
 inline constexpr Signature kAttentionVarlen{
     .name = "attention_varlen",
-    .inputs = {{"q", Kind::tensor, Layout::heads},
-               {"k", Kind::tensor, Layout::heads},
-               {"v", Kind::tensor, Layout::heads},
-               {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               optional_parameter("alibi"),
-               optional_parameter("sinks")},
+    .inputs = {in_heads("q"), in_heads("k"), in_heads("v"), packed_offsets("offsets_q"), packed_offsets("offsets_k"),
+               optional_parameter("alibi"), optional_parameter("sinks")},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kVarlenOptions,
     .axes = {{"ThD, ShD, ShE, I, I, h, h -> ThE, hT"}},
+    .autocast = true,
 };
 
 inline constexpr Signature kAttentionVarlenLse = returning_lse(kAttentionVarlen, "attention_varlen_lse");
@@ -137,17 +124,11 @@ Operator attention_varlen_lse();
 
 inline constexpr Signature kAttentionVarlenBackward{
     .name = "attention_varlen_backward",
-    .inputs = {{"dy", Kind::optional, Layout::heads},
-               {"q", Kind::tensor, Layout::heads},
-               {"k", Kind::tensor, Layout::heads},
-               {"v", Kind::tensor, Layout::heads},
-               {"y", Kind::tensor, Layout::heads},
-               {"lse"},
-               {"offsets_q", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               {"offsets_k", Kind::tensor, Layout::contiguous, /*parameter=*/true},
-               {"dlse", Kind::optional},
-               optional_parameter("alibi"),
-               optional_parameter("sinks")},
+    .inputs = kBackwardTensors.with({packed_offsets("offsets_q"),
+                                     packed_offsets("offsets_k"),
+                                     {"dlse", Kind::optional},
+                                     optional_parameter("alibi"),
+                                     optional_parameter("sinks")}),
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}},
     .attributes = with_needs(kVarlenOptions, {"need_dsinks"}),
     .axes = {{"ThE, ThD, ShD, ShE, ThE, hT, I, I, hT, h, h -> ThD, ShD, ShE, h"}},

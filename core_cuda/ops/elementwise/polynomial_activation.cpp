@@ -38,11 +38,8 @@ Status backward_cpu(const Call& call) {
 }  // namespace
 
 Operator polynomial_activation() {
-  return {kPolynomialActivation,
-          {.derivative = {{.op = "polynomial_activation_backward", .inputs = {"dy", "x"}, .gradients = {{"x", "dx"}}}},
-           .rule = rule<kPolynomialActivation>,
-           .cpu = forward_cpu,
-           .cuda = polynomial_activation_cuda}};
+  return with_backward(kPolynomialActivation, kPolynomialActivationBackward,
+                       {.rule = rule<kPolynomialActivation>, .cpu = forward_cpu, .cuda = polynomial_activation_cuda});
 }
 
 Operator polynomial_activation_backward() {

@@ -12,11 +12,7 @@ Status relu_backward_cpu(const Call& call) { return cpu::elementwise<kReluBackwa
 }  // namespace
 
 Operator relu() {
-  return {kRelu,
-          {.derivative = {{.op = "relu_backward", .inputs = {"dy", "y"}, .gradients = {{"x", "dx"}}}},
-           .rule = elementwise_rule<kRelu>,
-           .cpu = relu_cpu,
-           .cuda = relu_cuda}};
+  return with_backward(kRelu, kReluBackward, {.rule = elementwise_rule<kRelu>, .cpu = relu_cpu, .cuda = relu_cuda});
 }
 
 Operator relu_backward() {

@@ -366,29 +366,9 @@ class Backward : Experts {
 }  // namespace
 
 Operator experts() {
-  return {
-      kExperts,
-      {.derivative = {{.op = "experts_backward",
-                       .inputs = {"dy", "x", "index", "weight", "gate_up", "down", "gate_up_bias", "down_bias", "z"},
-                       .gradients = {{"x", "dx"},
-                                     {"weight", "dweight"},
-                                     {"gate_up", "dgate_up"},
-                                     {"down", "ddown"},
-                                     {"gate_up_bias", "dgate_up_bias"},
-                                     {"down_bias", "ddown_bias"}}}},
-       .rule = forward_rule,
-       .workspace = workspace_of_calls<Forward>,
-       .cpu = run_calls<Forward>,
-       .cuda = grouped_matmul().cuda ? run_calls<Forward> : nullptr,
-       .autocast = true}};
+  return with_backward(kExperts, kExpertsBackward, in_calls<Forward>(forward_rule, grouped_matmul()));
 }
 
-Operator experts_backward() {
-  return {kExpertsBackward,
-          {.rule = backward_rule,
-           .workspace = workspace_of_calls<Backward>,
-           .cpu = run_calls<Backward>,
-           .cuda = grouped_matmul().cuda ? run_calls<Backward> : nullptr}};
-}
+Operator experts_backward() { return {kExpertsBackward, in_calls<Backward>(backward_rule, grouped_matmul())}; }
 
 }  // namespace fusedops

@@ -15,6 +15,13 @@
 
 namespace fusedops {
 
+inline constexpr AttributeList kExpertsOptions{{"activation", Type::string, "silu", activations::kNames},
+                                               {"transpose_weight", Type::boolean, "true"},
+                                               {"interleaved", Type::boolean, "false"},
+                                               {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
+                                               {.name = "alpha", .value = "1", .bounds = kFinitePositive},
+                                               {.name = "shift", .value = "0", .bounds = kFinite}};
+
 // x [..., in]; index and weight [..., K]; gate_up [E, 2F, in] and down [E, out, F], or [E, in, 2F] and [E, F, out] if
 // transpose_weight is false. gate_up holds gates, then ups, or both in turn if it is interleaved. An index outside of
 // [0, E) contributes nothing. A limit of 0 is none. z is empty unless keep is true; without it the backward
@@ -29,14 +36,9 @@ inline constexpr Signature kExperts{
                optional_parameter("gate_up_bias"),
                optional_parameter("down_bias")},
     .outputs = {{"y", "x"}, {"z", "x", /*saved=*/true}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"interleaved", Type::boolean, "false"},
-                   {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
-                   {.name = "alpha", .value = "1", .bounds = kFinitePositive},
-                   {.name = "shift", .value = "0", .bounds = kFinite},
-                   {"keep", Type::boolean, "true"}},
+    .attributes = with_flags(kExpertsOptions, {"keep"}, "true"),
     .axes = {{"...D, ...k, ...k, EDG^transpose_weight, EFO^transpose_weight, EG, EO -> ...O/k, ...kG"}},
+    .autocast = true,
 };
 
 Operator experts();
@@ -44,33 +46,15 @@ Operator experts();
 // Gradients that are not needed are empty.
 inline constexpr Signature kExpertsBackward{
     .name = "experts_backward",
-    .inputs = {matrix_of_rows("dy"),
-               matrix_of_rows("x"),
-               {"index"},
-               {"weight"},
-               weight_matrix("gate_up"),
-               weight_matrix("down"),
-               optional_parameter("gate_up_bias"),
-               optional_parameter("down_bias"),
-               optional_tensor("z")},
+    .inputs = InputList{matrix_of_rows("dy")}.with(kExperts.inputs).with({optional_tensor("z")}),
     .outputs = {{"dx", "x"},
                 {"dweight", "weight"},
                 {"dgate_up", "gate_up"},
                 {"ddown", "down"},
                 {"dgate_up_bias", "gate_up_bias"},
                 {"ddown_bias", "down_bias"}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"interleaved", Type::boolean, "false"},
-                   {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
-                   {.name = "alpha", .value = "1", .bounds = kFinitePositive},
-                   {.name = "shift", .value = "0", .bounds = kFinite},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"},
-                   {"need_dgate_up", Type::boolean, "true"},
-                   {"need_ddown", Type::boolean, "true"},
-                   {"need_dgate_up_bias", Type::boolean, "true"},
-                   {"need_ddown_bias", Type::boolean, "true"}},
+    .attributes = with_needs(kExpertsOptions, {"need_dx", "need_dweight", "need_dgate_up", "need_ddown",
+                                               "need_dgate_up_bias", "need_ddown_bias"}),
     .axes = {{"...O, ...D, ...k, ...k, EDG^transpose_weight, EFO^transpose_weight, EG, EO, ...kG -> "
               "...D/k, ...k, EDG^transpose_weight/...k, EFO^transpose_weight/...k, EG/...k, EO/...k"}},
 };

@@ -285,14 +285,11 @@ Operator grouped_matmul() {
                            .inputs = {"dy", "weights", "offsets"},
                            .gradients = {{"x", "y"}},
                            .attributes = {{"transpose_weights", "transpose_weights", /*negated=*/true}}},
-                          {.op = "grouped_matmul_backward",
-                           .inputs = {"dy", "x", "weights", "offsets"},
-                           .gradients = {{"weights", "dweights"}}}},
+                          call_of(kGroupedMatmulBackward)},
            .rule = forward_rule,
            .workspace = forward_workspace,
            .cpu = run_on_cpu<GroupedMatmul>,
-           .cuda = grouped_matmul_cuda,
-           .autocast = true}};
+           .cuda = grouped_matmul_cuda}};
 }
 
 Operator grouped_matmul_backward() {

@@ -28,6 +28,7 @@ inline constexpr Signature kGroupedMatmul{
     .outputs = {{"y", "x"}},
     .attributes = {{"transpose_weights", Type::boolean, "true"}},
     .axes = {{"Nk, Ekn^transpose_weights, O -> Nn/k"}},
+    .autocast = true,
 };
 
 Operator grouped_matmul();

@@ -83,14 +83,9 @@ Status cross_entropy_backward_cpu(const Call& call) {
 }  // namespace
 
 Operator cross_entropy() {
-  return {kCrossEntropy,
-          {.derivative = {{.op = "cross_entropy_backward",
-                           .inputs = {"dloss", "logits", "labels", "lse", "count", "class_weight"},
-                           .gradients = {{"logits", "dlogits"}}}},
-           .rule = forward_rule,
-           .workspace = forward_workspace,
-           .cpu = cross_entropy_cpu,
-           .cuda = cross_entropy_cuda}};
+  return with_backward(
+      kCrossEntropy, kCrossEntropyBackward,
+      {.rule = forward_rule, .workspace = forward_workspace, .cpu = cross_entropy_cpu, .cuda = cross_entropy_cuda});
 }
 
 Operator cross_entropy_backward() {

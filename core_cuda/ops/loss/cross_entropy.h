@@ -5,14 +5,8 @@
 
 namespace fusedops {
 
-inline constexpr AttributeList kCrossEntropyOptions = {
-    {"ignore_index", Type::i64, "-100"},
-    {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
-    {"reduction", Type::string, "mean", kReductions},
-    {.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
-    {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-    {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},  // 0: the columns of logits
-};
+inline constexpr AttributeList kCrossEntropyOptions{kIgnoreIndex, kLabelSmoothing, kReductionOfRows,
+                                                    kZLoss,       kFirstClass,     kClasses};
 
 inline constexpr Signature kCrossEntropy{
     .name = "cross_entropy",

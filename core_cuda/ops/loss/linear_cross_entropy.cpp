@@ -432,16 +432,9 @@ size_t LossProducts::workspace() const {
 }
 
 Operator linear_cross_entropy() {
-  return {kLinearCrossEntropy,
-          {.derivative = {{.op = "linear_cross_entropy_backward",
-                           .inputs = {"dloss", "x", "weight", "labels", "bias", "lse", "count", "class_weight",
-                                      "unit_dx", "unit_dweight", "unit_dbias"},
-                           .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
-           .rule = forward_rule,
-           .workspace = forward_workspace,
-           .cpu = forward_cpu,
-           .cuda = linear_cross_entropy_cuda,
-           .autocast = true}};
+  return with_backward(
+      kLinearCrossEntropy, kLinearCrossEntropyBackward,
+      {.rule = forward_rule, .workspace = forward_workspace, .cpu = forward_cpu, .cuda = linear_cross_entropy_cuda});
 }
 
 Operator linear_cross_entropy_backward() {

@@ -21,17 +21,27 @@
 
 namespace fusedops {
 
-// Divides the logits of the operators that have it.
-inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive};
+// Options of the operators of logits. The temperature divides them.
+inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive},
+    kSoftcap{.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
+    kTransposeWeight{"transpose_weight", Type::boolean, "true"};
+
+// The gradients of a loss for an upstream gradient of 1, if its forward has kept them.
+inline constexpr InputList kUnitGradients{{.name = "unit_dx", .kind = Kind::optional},
+                                          {.name = "unit_dweight", .kind = Kind::optional, .parameter = true},
+                                          {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}};
+
+inline constexpr AttributeList kLinearCrossEntropyOptions{
+    kIgnoreIndex, kLabelSmoothing, kReductionOfRows, kSoftcap, kTransposeWeight, kZLoss, kFirstClass, kClasses};
 
 // W is [classes, in], or [in, classes] if transpose_weight is false. unit_dx, unit_dweight and unit_dbias are the
 // gradients for an upstream gradient of 1, empty unless keep_dx and so on are true. They are empty, too, for calls that
 // need their upstream gradient first.
 inline constexpr Signature kLinearCrossEntropy{
     .name = "linear_cross_entropy",
-    .inputs = {{.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "labels"},
+    .inputs = {matrix_of_rows("x"),
+               weight_matrix("weight"),
+               {"labels"},
                optional_parameter("bias"),
                optional_parameter("class_weight")},
     .outputs = {{"loss", "compute(x)"},
@@ -40,17 +50,7 @@ inline constexpr Signature kLinearCrossEntropy{
                 {"unit_dx", "x", /*saved=*/true},
                 {"unit_dweight", "weight", /*saved=*/true},
                 {"unit_dbias", "bias", /*saved=*/true}},
-    .attributes = {{"ignore_index", Type::i64, "-100"},
-                   {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
-                   {"reduction", Type::string, "mean", kReductions},
-                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {"keep_dx", Type::boolean, "false"},
-                   {"keep_dweight", Type::boolean, "false"},
-                   {"keep_dbias", Type::boolean, "false"}},
+    .attributes = with_flags(kLinearCrossEntropyOptions, {"keep_dx", "keep_dweight", "keep_dbias"}, "false"),
     .axes =
         {{"...K, Kv^transpose_weight, ..., v, V -> ..., ...L, 1/..., ...K/v, Kv^transpose_weight/..., v/...; "
           "v@first_class/classes",
@@ -70,6 +70,7 @@ inline constexpr Signature kLinearCrossEntropy{
          {"...K, KV^transpose_weight, ..., V, V -> 1/...:count, ...L, 1/..., ...K:count, "
           "KV^transpose_weight/...:count, V/...:count",
           "reduction=mean label_smoothing=0.0 z_loss=0.0"}},
+    .autocast = true,
 };
 
 Operator linear_cross_entropy();
@@ -78,30 +79,18 @@ FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 // Gradients that are not needed are empty. `overwrite`: they may take the memory of the unit gradients.
 inline constexpr Signature kLinearCrossEntropyBackward{
     .name = "linear_cross_entropy_backward",
-    .inputs = {{"dloss"},
-               {.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "labels"},
-               optional_parameter("bias"),
-               {.name = "lse"},
-               {.name = "count"},
-               optional_parameter("class_weight"),
-               {.name = "unit_dx", .kind = Kind::optional},
-               {.name = "unit_dweight", .kind = Kind::optional, .parameter = true},
-               {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}},
+    .inputs = InputList{{"dloss"},
+                        matrix_of_rows("x"),
+                        weight_matrix("weight"),
+                        {"labels"},
+                        optional_parameter("bias"),
+                        {"lse"},
+                        {"count"},
+                        optional_parameter("class_weight")}
+                  .with(kUnitGradients),
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = {{"ignore_index", Type::i64, "-100"},
-                   {.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
-                   {"reduction", Type::string, "mean", kReductions},
-                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"},
-                   {"overwrite", Type::boolean, "false"}},
+    .attributes = with_needs(kLinearCrossEntropyOptions, {"need_dx", "need_dweight", "need_dbias"})
+                      .with({{"overwrite", Type::boolean, "false"}}),
     .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
               "Kv^transpose_weight/..., v/...; v@first_class/classes",
               "reduction=none"},

@@ -163,12 +163,12 @@ struct Cpu {
   }
 };
 
-Status linear_kl_div_cpu(const Call& call) {
+Status forward_cpu(const Call& call) {
   return dispatch(call.inputs[kKlDivAt.x]->dtype,
                   [&](auto tag) { return linear_kl_div_forward<typename decltype(tag)::type, Cpu>(call); });
 }
 
-Status linear_kl_div_backward_cpu(const Call& call) {
+Status backward_cpu(const Call& call) {
   return dispatch(call.inputs[kKlDivBackwardAt.x]->dtype,
                   [&](auto tag) { return linear_kl_div_gradient<typename decltype(tag)::type, Cpu>(call); });
 }
@@ -176,23 +176,16 @@ Status linear_kl_div_backward_cpu(const Call& call) {
 }  // namespace
 
 Operator linear_kl_div() {
-  return {kLinearKlDiv,
-          {.derivative = {{.op = "linear_kl_div_backward",
-                           .inputs = {"dloss", "x", "weight", "target_x", "target_weight", "bias", "target_bias",
-                                      "labels", "count", "unit_dx", "unit_dweight", "unit_dbias"},
-                           .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
-           .rule = forward_rule,
-           .workspace = forward_workspace,
-           .cpu = linear_kl_div_cpu,
-           .cuda = linear_kl_div_cuda,
-           .autocast = true}};
+  return with_backward(
+      kLinearKlDiv, kLinearKlDivBackward,
+      {.rule = forward_rule, .workspace = forward_workspace, .cpu = forward_cpu, .cuda = linear_kl_div_cuda});
 }
 
 Operator linear_kl_div_backward() {
   return {kLinearKlDivBackward,
           {.rule = backward_rule,
            .workspace = backward_workspace,
-           .cpu = linear_kl_div_backward_cpu,
+           .cpu = backward_cpu,
            .cuda = linear_kl_div_backward_cuda}};
 }
 

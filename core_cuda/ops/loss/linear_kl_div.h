@@ -15,30 +15,24 @@
 
 namespace fusedops {
 
+inline constexpr AttributeList kKlDivOptions{{.name = "beta", .value = "0.0", .bounds = kUnitInterval},
+                                             kTemperature,
+                                             kIgnoreIndex,
+                                             kReductionOfRows,
+                                             kTransposeWeight};
+
 // Both weights are [classes, in], or [in, classes] if transpose_weight is false. Rows whose label is ignore_index have
 // no divergence; other labels are not read as classes.
 inline constexpr Signature kLinearKlDiv{
     .name = "linear_kl_div",
-    .inputs = {{.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "target_x", .layout = Layout::rows_apart},
-               {.name = "target_weight", .layout = Layout::matrix, .parameter = true},
-               optional_parameter("bias"),
-               optional_parameter("target_bias"),
-               {"labels", Kind::optional}},
+    .inputs = {matrix_of_rows("x"), weight_matrix("weight"), matrix_of_rows("target_x"), weight_matrix("target_weight"),
+               optional_parameter("bias"), optional_parameter("target_bias"), optional_tensor("labels")},
     .outputs = {{"loss", "compute(x)"},
                 {"count", "compute(x)", /*saved=*/true},
                 {"unit_dx", "x", /*saved=*/true},
                 {"unit_dweight", "weight", /*saved=*/true},
                 {"unit_dbias", "bias", /*saved=*/true}},
-    .attributes = {{.name = "beta", .value = "0.0", .bounds = kUnitInterval},
-                   kTemperature,
-                   {"ignore_index", Type::i64, "-100"},
-                   {"reduction", Type::string, "mean", kReductions},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"keep_dx", Type::boolean, "false"},
-                   {"keep_dweight", Type::boolean, "false"},
-                   {"keep_dbias", Type::boolean, "false"}},
+    .attributes = with_flags(kKlDivOptions, {"keep_dx", "keep_dweight", "keep_dbias"}, "false"),
     .axes = {{"...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ... -> ..., 1/..., ...K, "
               "KV^transpose_weight/..., V/...",
               "reduction=none keep_dx=false keep_dweight=false keep_dbias=false"},
@@ -54,6 +48,7 @@ inline constexpr Signature kLinearKlDiv{
              {"...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ... -> 1/...:count, 1/..., ...K:count, "
               "KV^transpose_weight/...:count, V/...:count",
               "reduction=mean"}},
+    .autocast = true,
 };
 
 Operator linear_kl_div();
@@ -62,27 +57,9 @@ FUSEDOPS_CUDA_KERNEL Status linear_kl_div_cuda(const Call& call);
 // Gradients that are not needed are empty.
 inline constexpr Signature kLinearKlDivBackward{
     .name = "linear_kl_div_backward",
-    .inputs = {{"dloss"},
-               {.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "target_x", .layout = Layout::rows_apart},
-               {.name = "target_weight", .layout = Layout::matrix, .parameter = true},
-               optional_parameter("bias"),
-               optional_parameter("target_bias"),
-               {"labels", Kind::optional},
-               {"count"},
-               {.name = "unit_dx", .kind = Kind::optional},
-               {.name = "unit_dweight", .kind = Kind::optional, .parameter = true},
-               {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}},
+    .inputs = InputList{{"dloss"}}.with(kLinearKlDiv.inputs).with({{"count"}}).with(kUnitGradients),
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = {{.name = "beta", .value = "0.0", .bounds = kUnitInterval},
-                   kTemperature,
-                   {"ignore_index", Type::i64, "-100"},
-                   {"reduction", Type::string, "mean", kReductions},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
+    .attributes = with_needs(kKlDivOptions, {"need_dx", "need_dweight", "need_dbias"}),
     .axes = {{"..., ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1/..., ...K, "
               "KV^transpose_weight, V -> ...K, KV^transpose_weight/..., V/...",
               "reduction=none"},

@@ -53,7 +53,7 @@ Status forward_rows(const Call& call) {
   return {};
 }
 
-Status linear_log_prob_cpu(const Call& call) {
+Status forward_cpu(const Call& call) {
   return dispatch(call.inputs[kLogProbAt.x]->dtype,
                   [&](auto tag) { return forward_rows<typename decltype(tag)::type>(call); });
 }
@@ -66,7 +66,7 @@ Status backward_rows(const Call& call) {
   return differentiate_logits_cpu<T>(products, gradient, call.context);
 }
 
-Status linear_log_prob_backward_cpu(const Call& call) {
+Status backward_cpu(const Call& call) {
   return dispatch(call.inputs[kLogProbBackwardAt.x]->dtype,
                   [&](auto tag) { return backward_rows<typename decltype(tag)::type>(call); });
 }
@@ -74,23 +74,16 @@ Status linear_log_prob_backward_cpu(const Call& call) {
 }  // namespace
 
 Operator linear_log_prob() {
-  return {kLinearLogProb,
-          {.derivative = {{.op = "linear_log_prob_backward",
-                           .inputs = {"dlog_prob", "x", "weight", "labels", "bias", "entropy", "statistics", "dlse",
-                                      "dentropy"},
-                           .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
-           .rule = forward_rule,
-           .workspace = forward_workspace,
-           .cpu = linear_log_prob_cpu,
-           .cuda = linear_log_prob_cuda,
-           .autocast = true}};
+  return with_backward(
+      kLinearLogProb, kLinearLogProbBackward,
+      {.rule = forward_rule, .workspace = forward_workspace, .cpu = forward_cpu, .cuda = linear_log_prob_cuda});
 }
 
 Operator linear_log_prob_backward() {
   return {kLinearLogProbBackward,
           {.rule = backward_rule,
            .workspace = backward_workspace,
-           .cpu = linear_log_prob_backward_cpu,
+           .cpu = backward_cpu,
            .cuda = linear_log_prob_backward_cuda}};
 }
 

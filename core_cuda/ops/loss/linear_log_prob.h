@@ -6,25 +6,21 @@
 
 namespace fusedops {
 
+inline constexpr AttributeList kLogProbOptions{
+    kTemperature, kSoftcap, kIgnoreIndex, kTransposeWeight, {"need_entropy", Type::boolean, "false"},
+    kFirstClass,  kClasses};
+
 // The entropy is 0, without a gradient, if need_entropy is false. `statistics` are the numbers of lse in losses.h.
 inline constexpr Signature kLinearLogProb{
     .name = "linear_log_prob",
-    .inputs = {{.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "labels"},
-               optional_parameter("bias")},
+    .inputs = {matrix_of_rows("x"), weight_matrix("weight"), {"labels"}, optional_parameter("bias")},
     .outputs = {{"log_prob", "compute(x)"},
                 {"lse", "compute(x)"},
                 {"entropy", "compute(x)"},
                 {"statistics", "compute(x)", /*saved=*/true}},
-    .attributes = {kTemperature,
-                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {"ignore_index", Type::i64, "-100"},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"need_entropy", Type::boolean, "false"},
-                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative}},
+    .attributes = kLogProbOptions,
     .axes = {{"...K, Kv^transpose_weight, ..., v -> ..., ..., ..., ...L; v@first_class/classes"}},
+    .autocast = true,
 };
 
 Operator linear_log_prob();
@@ -33,26 +29,11 @@ FUSEDOPS_CUDA_KERNEL Status linear_log_prob_cuda(const Call& call);
 // Gradients that are not needed are empty.
 inline constexpr Signature kLinearLogProbBackward{
     .name = "linear_log_prob_backward",
-    .inputs = {{"dlog_prob", Kind::optional},
-               {.name = "x", .layout = Layout::rows_apart},
-               {.name = "weight", .layout = Layout::matrix, .parameter = true},
-               {.name = "labels"},
-               optional_parameter("bias"),
-               {"entropy"},
-               {"statistics"},
-               {"dlse", Kind::optional},
-               {"dentropy", Kind::optional}},
+    .inputs = InputList{{"dlog_prob", Kind::optional}}
+                  .with(kLinearLogProb.inputs)
+                  .with({{"entropy"}, {"statistics"}, {"dlse", Kind::optional}, {"dentropy", Kind::optional}}),
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = {kTemperature,
-                   {.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
-                   {"ignore_index", Type::i64, "-100"},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"need_entropy", Type::boolean, "false"},
-                   {.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
+    .attributes = with_needs(kLogProbOptions, {"need_dx", "need_dweight", "need_dbias"}),
     .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ..., ...L, ..., ... -> ...K/v, Kv^transpose_weight/..., v/...; "
               "v@first_class/classes"}},
 };

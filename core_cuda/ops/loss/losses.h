@@ -29,6 +29,14 @@ namespace fusedops {
 
 inline constexpr std::string_view kReductions[] = {"mean", "sum", "none"};
 
+// Options of losses. 0 classes: as many as there are columns of logits.
+inline constexpr Attribute kIgnoreIndex{"ignore_index", Type::i64, "-100"},
+    kLabelSmoothing{.name = "label_smoothing", .value = "0.0", .bounds = kUnitInterval},
+    kReductionOfRows{"reduction", Type::string, "mean", kReductions},
+    kZLoss{.name = "z_loss", .value = "0.0", .bounds = kFiniteNotNegative},
+    kFirstClass{.name = "first_class", .type = Type::i64, .value = "0", .bounds = kNotNegative},
+    kClasses{.name = "classes", .type = Type::i64, .value = "0", .bounds = kNotNegative};
+
 enum class Reduction : uint8_t { none, sum, mean };
 
 // Argument indices. Options that an operator does not have are 0.

@@ -140,13 +140,8 @@ size_t backward_workspace(const Call& call) {
 }  // namespace
 
 Operator rms_norm_rope() {
-  return {kRmsNormRope,
-          {.derivative = {{.op = "rms_norm_rope_backward",
-                           .inputs = {"dy", "x", "weight", "cos", "sin", "rstd"},
-                           .gradients = {{"x", "dx"}, {"weight", "dweight"}}}},
-           .rule = forward_rule,
-           .cpu = forward_cpu,
-           .cuda = rms_norm_rope_cuda}};
+  return with_backward(kRmsNormRope, kRmsNormRopeBackward,
+                       {.rule = forward_rule, .cpu = forward_cpu, .cuda = rms_norm_rope_cuda});
 }
 
 Operator rms_norm_rope_backward() {

@@ -107,19 +107,11 @@ size_t gated_linear_workspace(const Call& call) { return workspace_of_calls<Call
 Status gated_linear_in_parts(const Call& call) { return run_calls<Calls>(call); }
 
 Operator gated_linear() {
-  return {kGatedLinear,
-          {.derivative = {{.op = "gated_linear_backward",
-                           .inputs = {"dy", "x", "gate_weight", "up_weight", "gate_bias", "up_bias", "gate", "up"},
-                           .gradients = {{"x", "dx"},
-                                         {"gate_weight", "dgate_weight"},
-                                         {"up_weight", "dup_weight"},
-                                         {"gate_bias", "dgate_bias"},
-                                         {"up_bias", "dup_bias"}}}},
-           .rule = rule_of_gated_linear,
-           .workspace = gated_linear_workspace,
-           .cpu = gated_linear_in_parts,
-           .cuda = gated_linear_cuda,
-           .autocast = true}};
+  return with_backward(kGatedLinear, kGatedLinearBackward,
+                       {.rule = rule_of_gated_linear,
+                        .workspace = gated_linear_workspace,
+                        .cpu = gated_linear_in_parts,
+                        .cuda = gated_linear_cuda});
 }
 
 }  // namespace fusedops

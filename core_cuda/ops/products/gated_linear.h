@@ -8,6 +8,9 @@
 
 namespace fusedops {
 
+inline constexpr AttributeList kGatedLinearOptions{{"activation", Type::string, "silu", activations::kNames},
+                                                   {"transpose_weight", Type::boolean, "true"}};
+
 // Both weights are [out, in], or [in, out] if transpose_weight is false. gate and up, the two sums with their biases,
 // are empty unless keep is true; without them the backward recomputes them.
 inline constexpr Signature kGatedLinear{
@@ -15,10 +18,9 @@ inline constexpr Signature kGatedLinear{
     .inputs = {matrix_of_rows("x"), weight_matrix("gate_weight"), weight_matrix("up_weight"),
                optional_parameter("gate_bias"), optional_parameter("up_bias")},
     .outputs = {{"y", "x"}, {"gate", "x", /*saved=*/true}, {"up", "x", /*saved=*/true}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"keep", Type::boolean, "true"}},
+    .attributes = with_flags(kGatedLinearOptions, {"keep"}, "true"),
     .axes = {{"...K, Kn^transpose_weight, Kn^transpose_weight, n, n -> ...n, ...n, ...n"}},
+    .autocast = true,
 };
 
 Operator gated_linear();
@@ -27,21 +29,16 @@ FUSEDOPS_CUDA_KERNEL Status gated_linear_cuda(const Call& call);
 // Gradients that are not needed are empty.
 inline constexpr Signature kGatedLinearBackward{
     .name = "gated_linear_backward",
-    .inputs = {matrix_of_rows("dy"), matrix_of_rows("x"), weight_matrix("gate_weight"), weight_matrix("up_weight"),
-               optional_parameter("gate_bias"), optional_parameter("up_bias"), optional_tensor("gate"),
-               optional_tensor("up")},
+    .inputs = InputList{matrix_of_rows("dy")}
+                  .with(kGatedLinear.inputs)
+                  .with({optional_tensor("gate"), optional_tensor("up")}),
     .outputs = {{"dx", "x"},
                 {"dgate_weight", "gate_weight"},
                 {"dup_weight", "up_weight"},
                 {"dgate_bias", "gate_bias"},
                 {"dup_bias", "up_bias"}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dgate_weight", Type::boolean, "true"},
-                   {"need_dup_weight", Type::boolean, "true"},
-                   {"need_dgate_bias", Type::boolean, "true"},
-                   {"need_dup_bias", Type::boolean, "true"}},
+    .attributes = with_needs(kGatedLinearOptions,
+                             {"need_dx", "need_dgate_weight", "need_dup_weight", "need_dgate_bias", "need_dup_bias"}),
     .axes = {{"...n, ...K, Kn^transpose_weight, Kn^transpose_weight, n, n, ...n, ...n -> ...K/n, "
               "Kn^transpose_weight/..., Kn^transpose_weight/..., n/..., n/..."}},
 };

@@ -162,12 +162,6 @@ class Calls {
 
 }  // namespace
 
-Operator gated_linear_backward() {
-  return {kGatedLinearBackward,
-          {.rule = backward_rule,
-           .workspace = workspace_of_calls<Calls>,
-           .cpu = run_calls<Calls>,
-           .cuda = matmul_backward().cuda ? run_calls<Calls> : nullptr}};
-}
+Operator gated_linear_backward() { return {kGatedLinearBackward, in_calls<Calls>(backward_rule, matmul_backward())}; }
 
 }  // namespace fusedops

@@ -104,15 +104,9 @@ Matmul linear_product(const Call& call) {
 }
 
 Operator linear() {
-  return {kLinear,
-          {.derivative = {{.op = "linear_backward",
-                           .inputs = {"dy", "x", "weight", "bias", "z"},
-                           .gradients = {{"x", "dx"}, {"weight", "dweight"}, {"bias", "dbias"}}}},
-           .rule = rule_of_linear,
-           .workspace = workspace_of_linear,
-           .cpu = linear_cpu,
-           .cuda = linear_cuda,
-           .autocast = true}};
+  return with_backward(
+      kLinear, kLinearBackward,
+      {.rule = rule_of_linear, .workspace = workspace_of_linear, .cpu = linear_cpu, .cuda = linear_cuda});
 }
 
 }  // namespace fusedops

@@ -11,17 +11,19 @@
 
 namespace fusedops {
 
+inline constexpr AttributeList kLinearOptions{{"activation", Type::string, "identity", activations::kNames},
+                                              {"transpose_weight", Type::boolean, "true"}};
+
 // W is [out, in], or [in, out] if transpose_weight is false. z is empty unless keep is true and act' depends on z;
 // without z the backward recomputes it.
 inline constexpr Signature kLinear{
     .name = "linear",
     .inputs = {matrix_of_rows("x"), weight_matrix("weight"), optional_parameter("bias")},
     .outputs = {{"y", "x"}, {"z", "x", /*saved=*/true}},
-    .attributes = {{"activation", Type::string, "identity", activations::kNames},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"keep", Type::boolean, "true"}},
+    .attributes = with_flags(kLinearOptions, {"keep"}, "true"),
     .axes = {{"...k, kn^transpose_weight, n/k -> ...n/k, ...n/k", "activation=identity"},
              {"...K, Kn^transpose_weight, n -> ...n, ...n"}},
+    .autocast = true,
 };
 
 Operator linear();
@@ -33,11 +35,7 @@ inline constexpr Signature kLinearBackward{
     .inputs = {matrix_of_rows("dy"), matrix_of_rows("x"), weight_matrix("weight"), optional_parameter("bias"),
                optional_tensor("z")},
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = {{"activation", Type::string, "identity", activations::kNames},
-                   {"transpose_weight", Type::boolean, "true"},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dweight", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
+    .attributes = with_needs(kLinearOptions, {"need_dx", "need_dweight", "need_dbias"}),
     .axes = {{"...n, ...k, kn^transpose_weight, n, ...n -> ...k/n, kn^transpose_weight/..., n/...",
               "activation=identity"},
              {"...n, ...K, Kn^transpose_weight, n, ...n -> ...K/n, Kn^transpose_weight/..., n/..."}},

@@ -101,12 +101,6 @@ class Calls {
 
 }  // namespace
 
-Operator linear_backward() {
-  return {kLinearBackward,
-          {.rule = backward_rule,
-           .workspace = workspace_of_calls<Calls>,
-           .cpu = run_calls<Calls>,
-           .cuda = matmul_backward().cuda ? run_calls<Calls> : nullptr}};
-}
+Operator linear_backward() { return {kLinearBackward, in_calls<Calls>(backward_rule, matmul_backward())}; }
 
 }  // namespace fusedops

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/products/aligned_copies.h"
+#include "ops/products/matmul_backward.h"
 
 namespace fusedops {
 namespace {
@@ -200,14 +201,8 @@ size_t Matmul::workspace() const {
 }
 
 Operator matmul() {
-  return {
-      kMatmul,
-      {.derivative = {{.op = "matmul_backward", .inputs = {"dc", "a", "b"}, .gradients = {{"a", "da"}, {"b", "db"}}}},
-       .rule = matmul_rule,
-       .workspace = matmul_workspace,
-       .cpu = matmul_cpu,
-       .cuda = matmul_cuda,
-       .autocast = true}};
+  return with_backward(kMatmul, kMatmulBackward,
+                       {.rule = matmul_rule, .workspace = matmul_workspace, .cpu = matmul_cpu, .cuda = matmul_cuda});
 }
 
 }  // namespace fusedops

@@ -22,6 +22,7 @@ inline constexpr Signature kMatmul{
     .outputs = {{"c", "a"}},
     .attributes = {{"transpose_a", Type::boolean, "false"}, {"transpose_b", Type::boolean, "false"}},
     .axes = {{"...mk^transpose_a, ~...kn^transpose_b -> ...mn/k"}},
+    .autocast = true,
 };
 
 Operator matmul();
