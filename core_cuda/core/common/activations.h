@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/common/formulas.h"
+#include "core/declaration/signature.h"
 
 namespace fusedops {
 namespace activations {
@@ -75,6 +76,9 @@ struct Tanh {
 using All = std::tuple<Identity, Relu, Gelu, GeluTanh, Silu, Sigmoid, Tanh>;
 inline constexpr std::string_view kNames[] = {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
 inline constexpr int kCount = std::tuple_size_v<All>;
+
+// The attribute that names one, with this default.
+constexpr Attribute attribute(const char* value) { return {"activation", Type::string, value, kNames}; }
 
 // The upstream gradient times the slope. Relu selects instead of multiplying, since inf * 0 would be NaN.
 template <class Activation, class A>

@@ -13,7 +13,7 @@ inline constexpr Signature kBiasAct{
     .name = "bias_act",
     .inputs = {in_rows("x"), optional_parameter("bias")},
     .outputs = {{"y", "x"}},
-    .attributes = {{"activation", Type::string, "gelu", activations::kNames}},
+    .attributes = {activations::attribute("gelu")},
     .axes = {{"...c, c -> ...c"}},
 };
 
@@ -25,7 +25,7 @@ inline constexpr Signature kBiasActFloat8{
     .name = "bias_act_float8",
     .inputs = {in_rows("x"), optional_parameter("bias"), kGivenScale},
     .outputs = {kFloat8Result, kScalesResult},
-    .attributes = {{"activation", Type::string, "gelu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
+    .attributes = {activations::attribute("gelu"), kScalingAttribute, kFloat8Attribute},
     .axes = {{"...C, C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, C, 1 -> ...C, 1", "scale"}},
 };
 
@@ -37,9 +37,7 @@ inline constexpr Signature kBiasActBackward{
     .name = "bias_act_backward",
     .inputs = {in_rows("dy"), in_rows("x"), optional_parameter("bias")},
     .outputs = {{"dx", "x"}, {"dbias", "bias"}},
-    .attributes = {{"activation", Type::string, "gelu", activations::kNames},
-                   {"need_dx", Type::boolean, "true"},
-                   {"need_dbias", Type::boolean, "true"}},
+    .attributes = with_needs({activations::attribute("gelu")}, {"need_dx", "need_dbias"}),
     .axes = {{"...c, ...c, c -> ...c, c/..."}},
 };
 

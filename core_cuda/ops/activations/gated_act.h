@@ -16,7 +16,7 @@ inline constexpr Signature kGatedAct{
     .name = "gated_act",
     .inputs = {in_rows("gate"), kOptionalUp},
     .outputs = {{"y", "gate"}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames}},
+    .attributes = {activations::attribute("silu")},
     .axes = {{"...c, ...c -> ...c", "up"}, {"...C, ...C -> ...C"}},
 };
 
@@ -28,7 +28,7 @@ inline constexpr Signature kGatedActFloat8{
     .name = "gated_act_float8",
     .inputs = {in_rows("gate"), kOptionalUp, kGivenScale},
     .outputs = {kFloat8Result, {"scales", "compute(gate)"}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames}, kScalingAttribute, kFloat8Attribute},
+    .attributes = {activations::attribute("silu"), kScalingAttribute, kFloat8Attribute},
     .axes = {{"...C, ...C, ...S -> ...C, ...S", "scaling!=tensor"}, {"...C, ...C, 1 -> ...C, 1", "scale"}},
 };
 
@@ -40,9 +40,7 @@ inline constexpr Signature kGatedActBackward{
     .name = "gated_act_backward",
     .inputs = {in_rows("dy"), in_rows("gate"), kOptionalUp},
     .outputs = {{"dgate", "gate"}, {"dup", "gate"}},
-    .attributes = {{"activation", Type::string, "silu", activations::kNames},
-                   {"need_dgate", Type::boolean, "true"},
-                   {"need_dup", Type::boolean, "true"}},
+    .attributes = with_needs({activations::attribute("silu")}, {"need_dgate", "need_dup"}),
     .axes = {{"...c, ...c, ...c -> ...c, ...c", "up"}, {"...C, ...C, ...C -> ...C, ...C"}},
 };
 

@@ -15,8 +15,8 @@
 
 namespace fusedops {
 
-inline constexpr AttributeList kExpertsOptions{{"activation", Type::string, "silu", activations::kNames},
-                                               {"transpose_weight", Type::boolean, "true"},
+inline constexpr AttributeList kExpertsOptions{activations::attribute("silu"),
+                                               kTransposeWeightAttribute,
                                                {"interleaved", Type::boolean, "false"},
                                                {.name = "limit", .value = "0", .bounds = kFiniteNotNegative},
                                                {.name = "alpha", .value = "1", .bounds = kFinitePositive},

@@ -23,8 +23,7 @@ namespace fusedops {
 
 // Options of the operators of logits. The temperature divides them.
 inline constexpr Attribute kTemperature{.name = "temperature", .value = "1.0", .bounds = kFinitePositive},
-    kSoftcap{.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative},
-    kTransposeWeight{"transpose_weight", Type::boolean, "true"};
+    kSoftcap{.name = "softcap", .value = "0.0", .bounds = kFiniteNotNegative};
 
 // The gradients of a loss for an upstream gradient of 1, if its forward has kept them.
 inline constexpr InputList kUnitGradients{{.name = "unit_dx", .kind = Kind::optional},
@@ -32,7 +31,8 @@ inline constexpr InputList kUnitGradients{{.name = "unit_dx", .kind = Kind::opti
                                           {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}};
 
 inline constexpr AttributeList kLinearCrossEntropyOptions{
-    kIgnoreIndex, kLabelSmoothing, kReductionOfRows, kSoftcap, kTransposeWeight, kZLoss, kFirstClass, kClasses};
+    kIgnoreIndex, kLabelSmoothing, kReductionOfRows, kSoftcap, kTransposeWeightAttribute,
+    kZLoss,       kFirstClass,     kClasses};
 
 // W is [classes, in], or [in, classes] if transpose_weight is false. unit_dx, unit_dweight and unit_dbias are the
 // gradients for an upstream gradient of 1, empty unless keep_dx and so on are true. They are empty, too, for calls that

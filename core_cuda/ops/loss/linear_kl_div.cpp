@@ -45,16 +45,10 @@ Status backward_rule(Rule& rule) {
   return gradients_rule(rule, kKlDivBackwardAt);
 }
 
-size_t workspace(const Call& call, const GradientPlaces& at, const LinearArguments& target_at) {
-  const LinearLogits target(call, target_at, LinearLogits::by_rows);
-  return KlDivMemory(target, nullptr).memory.taken() +
-         LossProducts(call, at, LinearLogits::by_rows, nullptr).workspace();
-}
-
-size_t forward_workspace(const Call& call) { return workspace(call, kKlDivAt, kTargetAt); }
+size_t forward_workspace(const Call& call) { return KlDivCall(call, kKlDivAt, kTargetAt, nullptr).workspace(); }
 
 size_t backward_workspace(const Call& call) {
-  return kKlDivBackwardAt.any(call) ? workspace(call, kKlDivBackwardAt, kTargetBackwardAt) : 0;
+  return kKlDivBackwardAt.any(call) ? KlDivCall(call, kKlDivBackwardAt, kTargetBackwardAt, nullptr).workspace() : 0;
 }
 
 struct Cpu {

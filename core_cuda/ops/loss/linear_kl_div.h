@@ -19,7 +19,7 @@ inline constexpr AttributeList kKlDivOptions{{.name = "beta", .value = "0.0", .b
                                              kTemperature,
                                              kIgnoreIndex,
                                              kReductionOfRows,
-                                             kTransposeWeight};
+                                             kTransposeWeightAttribute};
 
 // Both weights are [classes, in], or [in, classes] if transpose_weight is false. Rows whose label is ignore_index have
 // no divergence; other labels are not read as classes.
@@ -154,25 +154,32 @@ struct LogitPairs {
   int count = 0;
 };
 
-// Buffers of the forward and the backward. Without memory it only computes the size.
-struct KlDivMemory {
-  KlDivMemory(const LinearLogits& target, void* workspace)
-      : memory(workspace),
+// A call of the forward or the backward. Without memory it only computes the size.
+struct KlDivCall {
+  KlDivCall(const Call& call, const GradientPlaces& at, const LinearArguments& target_at, void* workspace)
+      : target(call, target_at, LinearLogits::by_rows),
+        memory(workspace),
         target_sums(memory.take(target.block_bytes())),
-        losses(memory.take(target.rows * size_of(compute_dtype(target.dtype)))) {}
+        losses(memory.take(target.rows * size_of(compute_dtype(target.dtype)))),
+        products(call, at, LinearLogits::by_rows, memory.rest()) {}
 
+  size_t workspace() const { return memory.taken() + products.workspace(); }
+
+  LinearLogits target;
   WorkspaceAllocator memory;
   void *target_sums, *losses;
+  LossProducts products;
 };
 
 // Stores the divergences of all rows if `rows` has memory for them, and the gradients that `products` computes.
 template <class T, class Device>
-Status divergences_and_gradients(const LossProducts& products, const LinearLogits& target,
-                                 const Divergences<compute_t<T>>& rows, void* target_sums, const Context& context) {
+Status divergences_and_gradients(const KlDivCall& kl, const Divergences<compute_t<T>>& rows, const Context& context) {
+  const LossProducts& products = kl.products;
+  const LinearLogits& target = kl.target;
   const auto store_rows = [&](int64_t row, int64_t count, auto&& for_each_block) -> Status {
     LogitPairs<T> pairs;
     FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
-      auto* const sums = static_cast<compute_t<T>*>(target_sums) + count * block.column;
+      auto* const sums = static_cast<compute_t<T>*>(kl.target_sums) + count * block.column;
       const LogitPair<T> pair = {products.logits<T>(block, row, count),
                                  target.block<T>(row, count, block.column, block.columns, sums),
                                  products.any() ? products.dz<T>(block, row) : nullptr};
@@ -188,31 +195,27 @@ Status divergences_and_gradients(const LossProducts& products, const LinearLogit
 template <class T, class Device>
 Status linear_kl_div_forward(const Call& call) {
   using A = compute_t<T>;
-  const LinearLogits target(call, kTargetAt, LinearLogits::by_rows);
-  const KlDivMemory memory(target, call.workspace);
-  const LossProducts products(call, kKlDivAt, LinearLogits::by_rows, memory.memory.rest());
-  Divergences<A> rows(call, kLinearKlDiv, attribute_of<double>(kLinearKlDiv, "beta"), target.rows);
+  const KlDivCall kl(call, kKlDivAt, kTargetAt, call.workspace);
+  Divergences<A> rows(call, kLinearKlDiv, attribute_of<double>(kLinearKlDiv, "beta"), kl.target.rows);
   A *const loss = call.output<A>(output_of(kLinearKlDiv, "loss")), *const count =
                                                                        call.output<A>(output_of(kLinearKlDiv, "count"));
-  rows.losses = rows.reduction == Reduction::none ? loss : static_cast<A*>(memory.losses);
+  rows.losses = rows.reduction == Reduction::none ? loss : static_cast<A*>(kl.losses);
   rows.count = count;
   FUSEDOPS_TRY(Device::count(rows, count, call.context));
-  FUSEDOPS_TRY((divergences_and_gradients<T, Device>(products, target, rows, memory.target_sums, call.context)));
+  FUSEDOPS_TRY((divergences_and_gradients<T, Device>(kl, rows, call.context)));
   return rows.reduction == Reduction::none ? Status() : Device::total(rows, loss, call.context);
 }
 
 template <class T, class Device>
 Status linear_kl_div_gradient(const Call& call) {
   using A = compute_t<T>;
-  const LinearLogits target(call, kTargetBackwardAt, LinearLogits::by_rows);
-  const KlDivMemory memory(target, call.workspace);
-  const LossProducts products(call, kKlDivBackwardAt, LinearLogits::by_rows, memory.memory.rest());
-  const bool is_unit = has_unit_gradients<kLinearKlDivBackward>(call.attributes, target.dtype);
-  if (products.any()) {
-    Divergences<A> rows(call, kLinearKlDivBackward, attribute_of<double>(kLinearKlDivBackward, "beta"), target.rows);
+  const KlDivCall kl(call, kKlDivBackwardAt, kTargetBackwardAt, call.workspace);
+  const bool is_unit = has_unit_gradients<kLinearKlDivBackward>(call.attributes, kl.target.dtype);
+  if (kl.products.any()) {
+    Divergences<A> rows(call, kLinearKlDivBackward, attribute_of<double>(kLinearKlDivBackward, "beta"), kl.target.rows);
     rows.count = call.input<A>(input_of(kLinearKlDivBackward, "count"));
     if (!is_unit) rows.dloss = call.input<A>(kKlDivBackwardAt.dloss);
-    FUSEDOPS_TRY((divergences_and_gradients<T, Device>(products, target, rows, memory.target_sums, call.context)));
+    FUSEDOPS_TRY((divergences_and_gradients<T, Device>(kl, rows, call.context)));
   }
   return scale_gradients(call, kKlDivBackwardAt, is_unit);
 }

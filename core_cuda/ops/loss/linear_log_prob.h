@@ -7,7 +7,7 @@
 namespace fusedops {
 
 inline constexpr AttributeList kLogProbOptions{
-    kTemperature, kSoftcap, kIgnoreIndex, kTransposeWeight, {"need_entropy", Type::boolean, "false"},
+    kTemperature, kSoftcap, kIgnoreIndex, kTransposeWeightAttribute, {"need_entropy", Type::boolean, "false"},
     kFirstClass,  kClasses};
 
 // The entropy is 0, without a gradient, if need_entropy is false. `statistics` are the numbers of lse in losses.h.

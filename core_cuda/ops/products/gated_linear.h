@@ -8,8 +8,7 @@
 
 namespace fusedops {
 
-inline constexpr AttributeList kGatedLinearOptions{{"activation", Type::string, "silu", activations::kNames},
-                                                   {"transpose_weight", Type::boolean, "true"}};
+inline constexpr AttributeList kGatedLinearOptions{activations::attribute("silu"), kTransposeWeightAttribute};
 
 // Both weights are [out, in], or [in, out] if transpose_weight is false. gate and up, the two sums with their biases,
 // are empty unless keep is true; without them the backward recomputes them.

@@ -11,8 +11,7 @@
 
 namespace fusedops {
 
-inline constexpr AttributeList kLinearOptions{{"activation", Type::string, "identity", activations::kNames},
-                                              {"transpose_weight", Type::boolean, "true"}};
+inline constexpr AttributeList kLinearOptions{activations::attribute("identity"), kTransposeWeightAttribute};
 
 // W is [out, in], or [in, out] if transpose_weight is false. z is empty unless keep is true and act' depends on z;
 // without z the backward recomputes it.

@@ -14,6 +14,8 @@ constexpr Input matrix(const char* name) { return {.name = name, .layout = Layou
 constexpr Input weight_matrix(const char* name) { return {.name = name, .layout = Layout::matrix, .parameter = true}; }
 constexpr Input matrix_of_rows(const char* name) { return {.name = name, .layout = Layout::rows_apart}; }
 
+inline constexpr Attribute kTransposeWeightAttribute{"transpose_weight", Type::boolean, "true"};
+
 constexpr Input optional_tensor(const char* name) { return {.name = name, .kind = Kind::optional}; }
 
 inline constexpr Signature kMatmul{
