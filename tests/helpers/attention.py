@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from tests.helpers.specification import Array, any_order
@@ -42,6 +45,14 @@ def summed_to(shape: tuple[int, ...], x: Array) -> Array:
     missing = x.ndim - len(shape)
     along = tuple(i for i, size in enumerate((*[1] * missing, *shape)) if size == 1)
     return x.sum(along, keepdims=True).reshape(shape)
+
+
+class ReturningLse:
+    """Of a specification: the function returns lse as well."""
+
+    function_options: Mapping[str, Any] = {"return_lse": True}
+    outputs = ("y", "lse")
+    compute_dtype_outputs = ("lse",)
 
 
 def folded(x: Array, times: int, key_heads: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,20 +62,22 @@ class Bad:
         return self.sentence.split(": ", 1)[1].replace(" ", "_")
 
 
-def bad_calls(operator: str, good: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]) -> tuple[Bad, ...]:
-    """Bad calls, keyed by their error messages. Each gives the inputs that differ from those of a good call.
+def bad_calls(operator: str, good: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Bad, ...]:
+    """Bad calls, keyed by their error messages. Each gives the inputs that differ from those of a good call, or one
+    value of the input that the message begins with.
 
     "float32[2, 3]" stands for a tensor of this dtype and shape. A value is an option if it is neither a tensor nor
     belongs to an input of the good call.
     """
 
-    def bad(sentence: str, changed: Mapping[str, Any]) -> Bad:
+    def bad(sentence: str, change: Any) -> Bad:
+        changed = change if isinstance(change, Mapping) else {sentence.split()[0]: change}
         given = {name: Like.of(value) for name, value in {**good, **changed}.items()}
         inputs = {name: value for name, value in given.items() if name in good or isinstance(value, Like)}
         options = {name: value for name, value in given.items() if name not in inputs}
         return Bad(inputs, f"fusedops.{operator}: {sentence}", options)
 
-    return tuple(bad(sentence, changed) for sentence, changed in changes.items())
+    return tuple(bad(sentence, change) for sentence, change in changes.items())
 
 
 class Specification:
@@ -94,6 +97,7 @@ class Specification:
     not_differentiable: tuple[str, ...] = ()  # floating inputs without a gradient
     least_rank = 0  # from 1 on, the last dimension holds columns, and the operator is one over rows
     fixed_options: Mapping[str, Any] = {}  # attributes of the operator that the function sets
+    function_options: Mapping[str, Any] = {}  # options of the function that every call has
     row_options: Mapping[str, Any] = {}  # options with which every output has rows
     bad: tuple[Bad, ...] = ()
     value_suites_only = False  # only the suites of its values apply
@@ -124,11 +128,14 @@ class Specification:
     @property
     def code(self) -> str:
         """The function in a program that imports a package as fo."""
-        return f"fo.{self.function}"
+        name, options = f"fo.{self.function}", self.function_options
+        given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        return f"(lambda *inputs, **options: {name}(*inputs, **options, {given}))" if options else name
 
     def made_by(self, functions: Any) -> Any:
         """The function, in a framework."""
-        return getattr(functions, self.function)
+        function, options = getattr(functions, self.function), self.function_options
+        return partial(function, **options) if options else function
 
     def sample(self, shape: tuple[int, ...], random: np.random.Generator) -> Sample:
         """A call whose first large input has this shape, or its leading dimensions and at least as many elements."""
@@ -180,6 +187,16 @@ class Specification:
 
     def gradient_magnitude(self, *upstream: Array, **inputs: Any) -> dict[str, Array]:
         return self.gradients(*map(np.abs, upstream), **absolute(inputs))
+
+
+class ProductSpecification(Specification):
+    """Of an operator whose results are sums of products. The bits of a row depend on the kernel, and so on the other
+    rows and on strides."""
+
+    least_rank = 1
+    autocast = True
+    rows_are_independent = False
+    bits_follow_from_values = False
 
 
 def pick(random: np.random.Generator, *values: Any) -> Any:

@@ -125,7 +125,7 @@ BAD = bad_calls(
     "matmul_backward",
     {"dc": "float32[2, 4]", "a": "float32[2, 3]", "b": "float32[3, 4]"},
     {
-        "a must be a tensor if need_db is true; got nothing": {"a": None},
+        "a must be a tensor if need_db is true; got nothing": None,
         "dc must be float64, float32, float16 or bfloat16; got int32": {
             "dc": "int32[2, 4]",
             "a": None,
@@ -133,9 +133,9 @@ BAD = bad_calls(
             "need_db": False,
         },
         "dc must have at least 2 dimensions; got shape [4]": {"dc": "float32[4]", "a": None, "need_db": False},
-        "b must have dc's dtype, float32; got float64": {"b": "float64[3, 4]"},
-        "a must have dc's dtype, float32; got float64": {"a": "float64[2, 3]"},
-        "b must have 4 columns to multiply dc of shape [2, 4]; got shape [3, 5]": {"b": "float32[3, 5]"},
+        "b must have dc's dtype, float32; got float64": "float64[3, 4]",
+        "a must have dc's dtype, float32; got float64": "float64[2, 3]",
+        "b must have 4 columns to multiply dc of shape [2, 4]; got shape [3, 5]": "float32[3, 5]",
         "b must have 4 rows to multiply dc of shape [2, 4]; got shape [3, 5]": {
             "b": "float32[3, 5]",
             "transpose_b": True,
@@ -145,7 +145,7 @@ BAD = bad_calls(
             "a": "float32[6, 2, 3]",
             "b": "float32[5, 3, 4]",
         },
-        "a must have shape [2, 3], as dc and b have it; got [3, 2]": {"a": "float32[3, 2]"},
+        "a must have shape [2, 3], as dc and b have it; got [3, 2]": "float32[3, 2]",
         "a must have shape [3, 2], as dc and b have it; got [2, 3]": {"transpose_a": True},
         "a must have shape [6, 2, 3], as dc and b have it; got [2, 3]": {"dc": "float32[6, 2, 4]"},
     },

@@ -27,14 +27,11 @@ class Add(Specification):
         "add",
         {"x": "float32[3]", "y": "float32[3]"},
         {
-            "x must be float64, float32, float16 or bfloat16; got complex64": {
-                "x": "complex64[3]",
-                "y": "complex64[3]",
-            },
+            "x must be float64, float32, float16 or bfloat16; got complex64": dict.fromkeys(("x", "y"), "complex64[3]"),
             "y must have x's shape, [3, 1]; got [3]": {"x": "float32[3, 1]"},
-            "y must have x's shape, [3]; got []": {"y": "float32[]"},
-            "y must have x's dtype, float32; got float64": {"y": "float64[3]"},
-            "y must be a tensor; got NoneType": {"y": None},
+            "y must have x's shape, [3]; got []": "float32[]",
+            "y must have x's dtype, float32; got float64": "float64[3]",
+            "y must be a tensor; got NoneType": None,
         },
     )
 

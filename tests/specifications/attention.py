@@ -177,13 +177,7 @@ class Attention(Specification):
         return Sample(self.sample((6, 32), random).inputs, {"scale": 1e-2})
 
     def draw(self, shape, random):
-        options = {
-            "causal": pick(random, True, False),
-            "window": pick(random, None, 1, 5),
-            "softcap": pick(random, 0.0, 2.0),
-            "scale": pick(random, None, 0.3, -1.0),
-            "seq_dim": pick(random, -3, -2),
-        }
+        options = {**drawn_options(random), "seq_dim": pick(random, -3, -2)}
         keys, heads, key_heads = pick(random, 0, 1, 3, 40, 150), pick(random, 1, 2, 3), pick(random, 1, 2)
         leading, queries = shape[:-1], min(shape[-1], 300)
         features, features_v = drawn_features(random)
@@ -249,54 +243,45 @@ class Attention(Specification):
         "attention",
         {"q": "float32[2, 5, 4, 8]", "k": "float32[2, 5, 4, 8]", "v": "float32[2, 5, 4, 8]"},
         {
-            "q must be float64, float32, float16 or bfloat16; got int32": {"q": "int32[2, 5, 4, 8]"},
-            "k must have q's dtype, float32; got int32": {"k": "int32[2, 5, 4, 8]"},
-            "v must have q's dtype, float32; got int32": {"v": "int32[2, 5, 4, 8]"},
-            "q must have at least 3 dimensions; got shape [5, 8]": {
-                "q": "float32[5, 8]",
-                "k": "float32[5, 8]",
-                "v": "float32[5, 8]",
-            },
-            "k must have at least 3 dimensions; got shape [5, 8]": {"k": "float32[5, 8]"},
-            "q must have 1 to 576 features in its last dimension; got shape [2, 5, 4, 577]": {
-                "q": "float32[2, 5, 4, 577]",
-                "k": "float32[2, 5, 4, 577]",
-            },
-            "v must have 1 to 576 features in its last dimension; got shape [2, 5, 4, 584]": {
-                "v": "float32[2, 5, 4, 584]"
-            },
+            "q must be float64, float32, float16 or bfloat16; got int32": "int32[2, 5, 4, 8]",
+            "k must have q's dtype, float32; got int32": "int32[2, 5, 4, 8]",
+            "v must have q's dtype, float32; got int32": "int32[2, 5, 4, 8]",
+            "q must have at least 3 dimensions; got shape [5, 8]": dict.fromkeys(("q", "k", "v"), "float32[5, 8]"),
+            "k must have at least 3 dimensions; got shape [5, 8]": "float32[5, 8]",
+            "q must have 1 to 576 features in its last dimension; got shape [2, 5, 4, 577]": dict.fromkeys(
+                ("q", "k"), "float32[2, 5, 4, 577]"
+            ),
+            "v must have 1 to 576 features in its last dimension; got shape [2, 5, 4, 584]": "float32[2, 5, 4, 584]",
             "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [2, 7, 4, 6]": {
                 "k": "float32[2, 7, 4, 6]",
                 "v": "float32[2, 7, 4, 8]",
             },
-            "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [3, 7, 4, 8]": {
-                "k": "float32[3, 7, 4, 8]",
-                "v": "float32[3, 7, 4, 8]",
-            },
+            "k must have shape [2, S, Hk, 8] beside q of shape [2, 5, 4, 8]; got [3, 7, 4, 8]": dict.fromkeys(
+                ("k", "v"), "float32[3, 7, 4, 8]"
+            ),
             "k must have shape [2, Hk, S, 8] beside q of shape [2, 4, 5, 8]; got [7, 4, 8]": {
                 "q": "float32[2, 4, 5, 8]",
                 "k": "float32[7, 4, 8]",
                 "v": "float32[7, 4, 8]",
                 "seq_dim": -2,
             },
-            "k must have a number of heads that divides q's, 4; got 3": {
-                "k": "float32[2, 7, 3, 8]",
-                "v": "float32[2, 7, 3, 8]",
-            },
+            "k must have a number of heads that divides q's, 4; got 3": dict.fromkeys(
+                ("k", "v"), "float32[2, 7, 3, 8]"
+            ),
             "v must have shape [2, 7, 2, Dv] beside k of shape [2, 7, 2, 8]; got [2, 6, 2, 8]": {
                 "k": "float32[2, 7, 2, 8]",
                 "v": "float32[2, 6, 2, 8]",
             },
-            "seq_dim must be -3 or -2; got 1": {"seq_dim": 1},
-            "scale must be a finite number; got inf": {"scale": float("inf")},
-            "scale must be a finite number; got nan": {"scale": float("nan")},
-            "scale must be a number or None; got '2'": {"scale": "2"},
-            "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
-            "softcap must be a finite number, at least 0; got nan": {"softcap": float("nan")},
-            "window must be at least 1; got 0": {"window": 0},
-            "window must be at least 1; got -3": {"window": -3},
-            "window must be an integer or None; got 2.0": {"window": 2.0},
-            "causal must be a bool; got 1": {"causal": 1},
+            "seq_dim must be -3 or -2; got 1": 1,
+            "scale must be a finite number; got inf": float("inf"),
+            "scale must be a finite number; got nan": float("nan"),
+            "scale must be a number or None; got '2'": "2",
+            "softcap must be a finite number, at least 0; got -1": -1.0,
+            "softcap must be a finite number, at least 0; got nan": float("nan"),
+            "window must be at least 1; got 0": 0,
+            "window must be at least 1; got -3": -3,
+            "window must be an integer or None; got 2.0": 2.0,
+            "causal must be a bool; got 1": 1,
             "seed must be int64; got float32": {"seed": "float32[2]", "dropout": 0.5},
             "seed must have shape [2], a key and an offset; got [3]": {"seed": "int64[3]", "dropout": 0.5},
             "seed must be an int64 tensor of shape [2], a pair of integers or None; got (1, 0.5)": {
@@ -306,29 +291,25 @@ class Attention(Specification):
             "mask must be bool; got float32: True marks what is visible; a bias is added to the scores": {
                 "mask": "float32[5, 5]"
             },
-            "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": {
-                "mask": "bool[2, 5, 5]"
-            },
+            "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": "bool[2, 5, 5]",
             "mask must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [1, 2, 4, 5, 5]": {
                 "mask": "bool[1, 2, 4, 5, 5]"
             },
-            "lengths must be int32 or int64; got float32": {"lengths": "float32[2]"},
-            "lengths must have shape [2], q's dimensions before its last three; got [3]": {"lengths": "int64[3]"},
-            "lengths must have shape [2], q's dimensions before its last three; got []": {"lengths": "int32[]"},
-            "alibi must have shape [4], one number for each head of q; got [2]": {"alibi": "float32[2]"},
-            "alibi must have q's dtype, float32; got int32": {"alibi": "int32[4]"},
-            "sinks must have shape [4], one number for each head of q; got [4, 1]": {"sinks": "float32[4, 1]"},
-            "sinks must have q's dtype, float32; got float16": {"sinks": "float16[4]"},
-            "bias must have q's dtype, float32; got bool": {"bias": "bool[5, 5]"},
-            "bias must have q's dtype, float32; got float16": {"bias": "float16[5, 5]"},
+            "lengths must be int32 or int64; got float32": "float32[2]",
+            "lengths must have shape [2], q's dimensions before its last three; got [3]": "int64[3]",
+            "lengths must have shape [2], q's dimensions before its last three; got []": "int32[]",
+            "alibi must have shape [4], one number for each head of q; got [2]": "float32[2]",
+            "alibi must have q's dtype, float32; got int32": "int32[4]",
+            "sinks must have shape [4], one number for each head of q; got [4, 1]": "float32[4, 1]",
+            "sinks must have q's dtype, float32; got float16": "float16[4]",
+            "bias must have q's dtype, float32; got bool": "bool[5, 5]",
+            "bias must have q's dtype, float32; got float16": "float16[5, 5]",
             "bias must be broadcastable to [2, 4, 5, 5], the heads, queries and keys; got [2, 5, 5]": {
                 "bias": "float32[2, 5, 5]"
             },
-            "query_offset must be int32 or int64; got float32": {"query_offset": "float32[2]"},
-            "query_offset must have shape [2], q's dimensions before its last three; got [3]": {
-                "query_offset": "int32[3]"
-            },
-            "query_offset must be an int32 or int64 tensor, an integer or None; got 1.5": {"query_offset": 1.5},
+            "query_offset must be int32 or int64; got float32": "float32[2]",
+            "query_offset must have shape [2], q's dimensions before its last three; got [3]": "int32[3]",
+            "query_offset must be an int32 or int64 tensor, an integer or None; got 1.5": 1.5,
             "v must be a tensor; got NoneType": {"q": "float32[5, 4, 8]", "k": "float32[5, 4, 8]", "v": None},
         },
     )
@@ -382,6 +363,15 @@ def random_bias(random, shape, hidden=0.0):
     """Minus infinity at random places, a share `hidden` of all."""
     bias = np.asarray(random.normal(size=shape))
     return np.where(random.random(size=shape) < hidden, -np.inf, bias) if hidden else bias
+
+
+def drawn_options(random):
+    return {
+        "causal": pick(random, True, False),
+        "window": pick(random, None, 1, 5),
+        "softcap": pick(random, 0.0, 2.0),
+        "scale": pick(random, None, 0.3, -1.0),
+    }
 
 
 def drawn_features(random):

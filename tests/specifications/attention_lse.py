@@ -1,5 +1,4 @@
-from functools import partial
-
+from tests.helpers.attention import ReturningLse
 from tests.specifications.attention import Attention, plain
 
 # One for each kernel and each option; `attention` has others.
@@ -13,15 +12,9 @@ SAMPLES = (
 )
 
 
-class AttentionLse(Attention):
+class AttentionLse(ReturningLse, Attention):
     name = "attention_lse"
     function = "attention"
-    code = "(lambda *inputs, **options: fo.attention(*inputs, **options, return_lse=True))"
-    outputs = ("y", "lse")
-    compute_dtype_outputs = ("lse",)
-
-    def made_by(self, functions):
-        return partial(functions.attention, return_lse=True)
 
     def more_samples(self, random):
         samples = {sample.name: sample for sample in super().more_samples(random)}

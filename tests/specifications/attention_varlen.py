@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.helpers.attention import STORAGE, Plain, beside, linear_bias, positions, roundings, seen
 from tests.helpers.specification import Sample, Specification, bad_calls, pick
-from tests.specifications.attention import drawn_features
+from tests.specifications.attention import drawn_features, drawn_options
 
 
 class AttentionVarlen(Specification):
@@ -47,14 +47,8 @@ class AttentionVarlen(Specification):
         return Sample(sample.inputs, {"scale": 1e-2})
 
     def draw(self, shape, random):
-        options = {
-            "causal": pick(random, True, False),
-            "window": pick(random, None, 1, 5),
-            "softcap": pick(random, 0.0, 2.0),
-            "scale": pick(random, None, 0.3, -1.0),
-            "alibi": pick(random, False, True),
-            "sinks": pick(random, False, True),
-        }
+        options = drawn_options(random)
+        options |= {"alibi": pick(random, False, True), "sinks": pick(random, False, True)}
         count = min(math.prod(shape[:-1]), 20)
         queries, keys = (random.integers(min(shape[-1], 60) + 1, size=count).tolist() for _ in range(2))
         heads, key_heads = pick(random, 1, 2, 3), pick(random, 1, 2)
@@ -105,24 +99,22 @@ class AttentionVarlen(Specification):
             "offsets_k": "int32[3]",
         },
         {
-            "q must be float64, float32, float16 or bfloat16; got int32": {"q": "int32[5, 4, 8]"},
-            "k must have q's dtype, float32; got float16": {"k": "float16[5, 4, 8]"},
-            "q must have 3 dimensions: positions, heads, features; got shape [1, 5, 4, 8]": {
-                "q": "float32[1, 5, 4, 8]"
-            },
-            "v must have 3 dimensions: positions, heads, features; got shape [5, 8]": {"v": "float32[5, 8]"},
-            "k must have a number of heads that divides q's, 4; got 3": {"k": "float32[5, 3, 8]"},
-            "v must have shape [5, 4, Dv] beside k of shape [5, 4, 8]; got [6, 4, 8]": {"v": "float32[6, 4, 8]"},
-            "offsets_q must be int32; got int64": {"offsets_q": "int64[3]"},
-            "offsets_q must have shape [B + 1], for B sequences; got [1, 3]": {"offsets_q": "int32[1, 3]"},
-            "offsets_k must have shape [B + 1], for B sequences; got [0]": {"offsets_k": "int32[0]"},
-            "offsets_k must have offsets_q's shape, [3]; got [4]": {"offsets_k": "int32[4]"},
-            "alibi must have shape [4], one number for each head of q; got [3]": {"alibi": "float32[3]"},
-            "alibi must have q's dtype, float32; got float16": {"alibi": "float16[4]"},
-            "sinks must have shape [4], one number for each head of q; got [5]": {"sinks": "float32[5]"},
-            "sinks must have q's dtype, float32; got int32": {"sinks": "int32[4]"},
-            "window must be at least 1; got 0": {"window": 0},
-            "scale must be a finite number; got inf": {"scale": float("inf")},
+            "q must be float64, float32, float16 or bfloat16; got int32": "int32[5, 4, 8]",
+            "k must have q's dtype, float32; got float16": "float16[5, 4, 8]",
+            "q must have 3 dimensions: positions, heads, features; got shape [1, 5, 4, 8]": "float32[1, 5, 4, 8]",
+            "v must have 3 dimensions: positions, heads, features; got shape [5, 8]": "float32[5, 8]",
+            "k must have a number of heads that divides q's, 4; got 3": "float32[5, 3, 8]",
+            "v must have shape [5, 4, Dv] beside k of shape [5, 4, 8]; got [6, 4, 8]": "float32[6, 4, 8]",
+            "offsets_q must be int32; got int64": "int64[3]",
+            "offsets_q must have shape [B + 1], for B sequences; got [1, 3]": "int32[1, 3]",
+            "offsets_k must have shape [B + 1], for B sequences; got [0]": "int32[0]",
+            "offsets_k must have offsets_q's shape, [3]; got [4]": "int32[4]",
+            "alibi must have shape [4], one number for each head of q; got [3]": "float32[3]",
+            "alibi must have q's dtype, float32; got float16": "float16[4]",
+            "sinks must have shape [4], one number for each head of q; got [5]": "float32[5]",
+            "sinks must have q's dtype, float32; got int32": "int32[4]",
+            "window must be at least 1; got 0": 0,
+            "scale must be a finite number; got inf": float("inf"),
         },
     )
 

@@ -60,11 +60,11 @@ class Axpby(Specification):
                 "x": "bfloat16[3]",
                 "b": "bfloat16[3]",
             },
-            "a must be a number or a tensor of one element; got shape [2]": {"a": "float32[2]"},
-            "a must be a number or a tensor of one element; got shape [0]": {"a": "float32[0]"},
-            "a must be a number or a tensor of one element; got NoneType": {"a": None},
-            "a must be a number or a tensor of one element; got bool": {"a": True},
-            "b must be a tensor; got NoneType": {"b": None},
+            "a must be a number or a tensor of one element; got shape [2]": "float32[2]",
+            "a must be a number or a tensor of one element; got shape [0]": "float32[0]",
+            "a must be a number or a tensor of one element; got NoneType": None,
+            "a must be a number or a tensor of one element; got bool": True,
+            "b must be a tensor; got NoneType": None,
         },
     )
 

@@ -65,17 +65,17 @@ class BiasAct(Specification):
         "bias_act",
         {"x": "float32[2, 3]", "bias": None},
         {
-            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]"},
+            "x must be float64, float32, float16 or bfloat16; got int32": "int32[2, 3]",
             "x must have at least one dimension; got shape []": {"x": "float32[]", "bias": "float32[1]"},
-            "bias must have shape [3], the last dimension of x; got [2]": {"bias": "float32[2]"},
-            "bias must have shape [3], the last dimension of x; got [1, 3]": {"bias": "float32[1, 3]"},
-            "bias must have x's dtype, float32; got float64": {"bias": "float64[3]"},
+            "bias must have shape [3], the last dimension of x; got [2]": "float32[2]",
+            "bias must have shape [3], the last dimension of x; got [1, 3]": "float32[1, 3]",
+            "bias must have x's dtype, float32; got float64": "float64[3]",
             "bias must have x's dtype, bfloat16, or float32; got float16": {
                 "x": "bfloat16[2, 3]",
                 "bias": "float16[3]",
             },
-            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
-            "activation must be a string; got None": {"activation": None},
+            f"activation must be one of {NAMES}; got 'swish'": "swish",
+            "activation must be a string; got None": None,
             "x must be a tensor; got NoneType": {"x": None, "bias": "float32[3]"},
         },
     )

@@ -3,13 +3,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Sample, Specification, absolute, any_order, bad_calls, pick
+from tests.helpers.specification import ProductSpecification, Sample, absolute, any_order, bad_calls, pick
 from tests.specifications.linear import NAMES
 
 GPT_OSS = {"interleaved": True, "transpose_weight": False, "limit": 1.5, "alpha": 1.702, "shift": 1.0}
 
 
-class Experts(Specification):
+class Experts(ProductSpecification):
     name = "experts"
     signature = (
         "(x, index, weight, gate_up, down, *, activation='silu', gate_up_bias=None, down_bias=None, "
@@ -17,10 +17,6 @@ class Experts(Specification):
     )
     shared = ("gate_up", "down", "gate_up_bias", "down_bias")
     contiguous = ("weight", "gate_up_bias", "down_bias")
-    least_rank = 1
-    autocast = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         """Intermediate values of any x are within float16: gates and ups by the weights' sizes, gated values by the
@@ -115,26 +111,24 @@ class Experts(Specification):
             "down": "float32[4, 3, 3]",
         },
         {
-            "x must have at least one dimension; got shape []": {"x": "float32[]"},
-            "index must be int32 or int64; got float32": {"index": "float32[5, 2]"},
+            "x must have at least one dimension; got shape []": "float32[]",
+            "index must be int32 or int64; got float32": "float32[5, 2]",
             "index must have shape [5, K], the leading dimensions of x and the experts of a token; got [4, 2]": {
                 "index": "int64[4, 2]"
             },
-            "weight must have index's shape, [5, 2]; got [5, 3]": {"weight": "float32[5, 3]"},
-            "weight must have x's dtype, float32; got float16": {"weight": "float16[5, 2]"},
-            "gate_up must have x's dtype, float32; got float16": {"gate_up": "float16[4, 6, 3]"},
-            "gate_up must have shape [E, out, 3]; got [4, 6, 2]": {"gate_up": "float32[4, 6, 2]"},
+            "weight must have index's shape, [5, 2]; got [5, 3]": "float32[5, 3]",
+            "weight must have x's dtype, float32; got float16": "float16[5, 2]",
+            "gate_up must have x's dtype, float32; got float16": "float16[4, 6, 3]",
+            "gate_up must have shape [E, out, 3]; got [4, 6, 2]": "float32[4, 6, 2]",
             "gate_up must have shape [E, 3, out]; got [4, 6, 3]": {"transpose_weight": False},
-            "gate_up must have an even number of outputs, gates and ups; got shape [4, 5, 3]": {
-                "gate_up": "float32[4, 5, 3]"
-            },
-            "down must have shape [E, out, 3]; got [4, 3, 6]": {"down": "float32[4, 3, 6]"},
-            "down must have gate_up's number of experts, 4; got shape [3, 3, 3]": {"down": "float32[3, 3, 3]"},
-            "gate_up_bias must have shape [4, 6], the outputs of gate_up; got [6]": {"gate_up_bias": "float32[6]"},
-            "down_bias must have shape [4, 3], the outputs of down; got [4, 2]": {"down_bias": "float32[4, 2]"},
-            "limit must be a finite number, at least 0; got -1": {"limit": -1.0},
-            "alpha must be a finite number above 0; got -1": {"alpha": -1.0},
-            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
+            "gate_up must have an even number of outputs, gates and ups; got shape [4, 5, 3]": "float32[4, 5, 3]",
+            "down must have shape [E, out, 3]; got [4, 3, 6]": "float32[4, 3, 6]",
+            "down must have gate_up's number of experts, 4; got shape [3, 3, 3]": "float32[3, 3, 3]",
+            "gate_up_bias must have shape [4, 6], the outputs of gate_up; got [6]": "float32[6]",
+            "down_bias must have shape [4, 3], the outputs of down; got [4, 2]": "float32[4, 2]",
+            "limit must be a finite number, at least 0; got -1": -1.0,
+            "alpha must be a finite number above 0; got -1": -1.0,
+            f"activation must be one of {NAMES}; got 'swish'": "swish",
         },
     )
 

@@ -77,21 +77,20 @@ class GatedAct(Specification):
         "gated_act",
         {"gate": "float32[2, 4]", "up": "float32[2, 4]"},
         {
-            "gate must be float64, float32, float16 or bfloat16; got int64": {
-                "gate": "int64[2, 4]",
-                "up": "int64[2, 4]",
-            },
-            "up must have gate's shape, [2, 4]; got [2, 3]": {"up": "float32[2, 3]"},
-            "up must have gate's shape, [2, 4]; got [4]": {"up": "float32[4]"},
+            "gate must be float64, float32, float16 or bfloat16; got int64": dict.fromkeys(
+                ("gate", "up"), "int64[2, 4]"
+            ),
+            "up must have gate's shape, [2, 4]; got [2, 3]": "float32[2, 3]",
+            "up must have gate's shape, [2, 4]; got [4]": "float32[4]",
             "up must have gate's dtype, bfloat16; got float32": {"gate": "bfloat16[2, 4]"},
             "gate must have an even last dimension, as it holds up as well; got shape [2, 5]": {
                 "gate": "float32[2, 5]",
                 "up": None,
             },
             "gate must have at least one dimension; got shape []": {"gate": "float32[]", "up": None},
-            f"activation must be one of {NAMES}; got 'swiglu'": {"activation": "swiglu"},
-            "activation must be a string; got 1": {"activation": 1},
-            "gate must be a tensor; got NoneType": {"gate": None},
+            f"activation must be one of {NAMES}; got 'swiglu'": "swiglu",
+            "activation must be a string; got 1": 1,
+            "gate must be a tensor; got NoneType": None,
         },
     )
 

@@ -3,18 +3,14 @@ import math
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pairwise, pick
 from tests.specifications.linear import NAMES, argument, size_of_argument, through_product
 
 
-class GatedLinear(Specification):
+class GatedLinear(ProductSpecification):
     name = "gated_linear"
     signature = "(x, gate_weight, up_weight, gate_bias=None, up_bias=None, activation='silu', *, transpose_weight=True)"
     shared = ("gate_weight", "up_weight", "gate_bias", "up_bias")
-    least_rank = 1
-    autocast = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         x, size = random.normal(size=shape), max(1, shape[-1]) ** 0.5
@@ -123,14 +119,11 @@ class GatedLinear(Specification):
                 "up_weight": "int32[4, 3]",
             },
             "gate_weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
-            "transpose_weight=False takes [in, out]": {
-                "gate_weight": "float32[3, 4]",
-                "up_weight": "float32[3, 4]",
-            },
-            "up_weight must have gate_weight's shape, [4, 3]; got [5, 3]": {"up_weight": "float32[5, 3]"},
-            "up_weight must have gate_weight's dtype, float32; got float16": {"up_weight": "float16[4, 3]"},
-            "up_bias must have shape [4], the outputs of up_weight; got [3]": {"up_bias": "float32[3]"},
-            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
+            "transpose_weight=False takes [in, out]": dict.fromkeys(("gate_weight", "up_weight"), "float32[3, 4]"),
+            "up_weight must have gate_weight's shape, [4, 3]; got [5, 3]": "float32[5, 3]",
+            "up_weight must have gate_weight's dtype, float32; got float16": "float16[4, 3]",
+            "up_bias must have shape [4], the outputs of up_weight; got [3]": "float32[3]",
+            f"activation must be one of {NAMES}; got 'swish'": "swish",
         },
     )
 

@@ -2,18 +2,14 @@ import math
 
 import numpy as np
 
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pick
 
 
-class GroupedMatmul(Specification):
+class GroupedMatmul(ProductSpecification):
     name = "grouped_matmul"
     signature = "(x, weights, offsets, *, transpose_weights=True)"
     shared = ("weights", "offsets")
-    least_rank = 1
-    autocast = True
     packed = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         """Groups of about a third of the rows each, of which two are empty, and a row past the last one."""
@@ -67,13 +63,13 @@ class GroupedMatmul(Specification):
         "grouped_matmul",
         {"x": "float32[5, 3]", "weights": "float32[2, 4, 3]", "offsets": "int32[3]"},
         {
-            "x must have 2 dimensions; got shape [1, 5, 3]": {"x": "float32[1, 5, 3]"},
-            "weights must have x's dtype, float32; got float16": {"weights": "float16[2, 4, 3]"},
-            "weights must have shape [E, out, 3]; got [4, 3]": {"weights": "float32[4, 3]"},
-            "weights must have shape [E, out, 3]; got [2, 3, 4]": {"weights": "float32[2, 3, 4]"},
+            "x must have 2 dimensions; got shape [1, 5, 3]": "float32[1, 5, 3]",
+            "weights must have x's dtype, float32; got float16": "float16[2, 4, 3]",
+            "weights must have shape [E, out, 3]; got [4, 3]": "float32[4, 3]",
+            "weights must have shape [E, out, 3]; got [2, 3, 4]": "float32[2, 3, 4]",
             "weights must have shape [E, 3, out]; got [2, 4, 3]": {"transpose_weights": False},
-            "offsets must be int32; got int64": {"offsets": "int64[3]"},
-            "offsets must have shape [3], one number more than there are weights; got [2]": {"offsets": "int32[2]"},
+            "offsets must be int32; got int64": "int64[3]",
+            "offsets must have shape [3], one number more than there are weights; got [2]": "int32[2]",
         },
     )
 

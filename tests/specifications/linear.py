@@ -4,19 +4,15 @@ import math
 import numpy as np
 
 from tests.helpers.activations import ACTIVATIONS
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pairwise, pick
 
 NAMES = "identity, relu, gelu, gelu_tanh, silu, sigmoid, tanh"
 
 
-class Linear(Specification):
+class Linear(ProductSpecification):
     name = "linear"
     signature = "(x, weight, bias=None, activation='identity', *, transpose_weight=True)"
     shared = ("weight", "bias")
-    least_rank = 1
-    autocast = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         x, weight, bias = random.normal(size=shape), random.normal(size=(5, shape[-1])), random.normal(size=5)
@@ -107,21 +103,21 @@ class Linear(Specification):
         {"x": "float32[2, 3]", "weight": "float32[4, 3]", "bias": None},
         {
             "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
-            "x must have at least one dimension; got shape []": {"x": "float32[]"},
-            "weight must have x's dtype, float32; got float16": {"weight": "float16[4, 3]"},
-            "weight must have 2 dimensions; got shape [3]": {"weight": "float32[3]"},
+            "x must have at least one dimension; got shape []": "float32[]",
+            "weight must have x's dtype, float32; got float16": "float16[4, 3]",
+            "weight must have 2 dimensions; got shape [3]": "float32[3]",
             "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
-            "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
+            "transpose_weight=False takes [in, out]": "float32[3, 4]",
             "weight must have 3 rows to multiply x of shape [2, 3]; got shape [4, 3]: "
             "transpose_weight=True takes [out, in]": {"transpose_weight": False},
-            "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
+            "bias must have shape [4], the outputs of weight; got [3]": "float32[3]",
             "bias must have x's dtype, float16; got float32": {
                 "x": "float16[2, 3]",
                 "weight": "float16[4, 3]",
                 "bias": "float32[4]",
             },
-            f"activation must be one of {NAMES}; got 'swish'": {"activation": "swish"},
-            "weight must be a tensor; got NoneType": {"weight": None},
+            f"activation must be one of {NAMES}; got 'swish'": "swish",
+            "weight must be a tensor; got NoneType": None,
         },
     )
 
@@ -138,6 +134,12 @@ def argument(x, weight, bias, transpose):
 
 def size_of_argument(x, weight, bias, transpose):
     return argument(np.abs(x), np.abs(weight), None if bias is None else np.abs(bias), transpose)
+
+
+def roundings_through_product(dz, x, weight, transpose):
+    """The roundings of the gradients, from those of dz."""
+    classes, rows = weight.shape[0 if transpose else 1], math.prod(x.shape[:-1])
+    return {"dx": dz + any_order(classes), "dweight": dz + any_order(rows), "dbias": dz + pairwise(rows)}
 
 
 def through_product(dz, x, weight, bias, transpose):

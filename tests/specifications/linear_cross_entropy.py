@@ -1,27 +1,26 @@
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pairwise, pick
 from tests.specifications.cross_entropy import IGNORED, Rows, class_weights, without_empty_mean
-from tests.specifications.linear import argument, size_of_argument, through_product
+from tests.specifications.linear import argument, roundings_through_product, size_of_argument, through_product
 
 # A call of a loss over the logits of a linear head, and changes of it that are errors.
 HEAD = {"x": "float32[2, 3]", "weight": "float32[4, 3]", "labels": "int64[2]"}
 BAD_HEAD = {
     "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]", "weight": "int32[4, 3]"},
     "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
-    "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
-    "bias must have shape [4], the outputs of weight; got [3]": {"bias": "float32[3]"},
-    "labels must be int32 or int64; got float32": {"labels": "float32[2]"},
-    "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
-    "softcap must be a finite number, at least 0; got -1": {"softcap": -1.0},
+    "transpose_weight=False takes [in, out]": "float32[3, 4]",
+    "bias must have shape [4], the outputs of weight; got [3]": "float32[3]",
+    "labels must be int32 or int64; got float32": "float32[2]",
+    "labels must have shape [2], that of the rows of x; got [3]": "int64[3]",
+    "softcap must be a finite number, at least 0; got -1": -1.0,
 }
 
 
-class LinearCrossEntropy(Specification):
+class LinearCrossEntropy(ProductSpecification):
     name = "linear_cross_entropy"
     signature = (
         "(x, weight, labels, bias=None, *, ignore_index=-100, label_smoothing=0.0, reduction='mean', softcap=0.0, "
@@ -31,11 +30,7 @@ class LinearCrossEntropy(Specification):
     compute_dtype_outputs = ("loss",)
     shared = ("weight", "bias", "class_weight")
     not_differentiable = ("class_weight",)
-    least_rank = 1
     row_options: Mapping[str, Any] = {"reduction": "none"}
-    autocast = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         return call(shape, random, bias=True, reduction="none", softcap=2.0)
@@ -130,12 +125,9 @@ class LinearCrossEntropy(Specification):
     def roundings(self, x, weight, labels, bias=None, transpose_weight=True, **options):
         classes = weight.shape[0 if transpose_weight else 1]
         row = 8 + pairwise(classes) + any_order(x.shape[-1])
-        rows = math.prod(x.shape[:-1])
         return {
             "loss": row + pairwise(labels.size),
-            "dx": row + 4 + any_order(classes),
-            "dweight": row + 4 + any_order(rows),
-            "dbias": row + 4 + pairwise(rows),
+            **roundings_through_product(row + 4, x, weight, transpose_weight),
         }
 
     def storage_roundings(self, x, weight, labels, reduction="mean", **options):
@@ -150,12 +142,12 @@ class LinearCrossEntropy(Specification):
             **BAD_HEAD,
             "labels must have shape [2, 5], that of the rows of x; got [2, 3]: "
             "give x with the features last, as [2, 3, 5]": {"x": "float32[2, 5, 3]", "labels": "int64[2, 3]"},
-            "label_smoothing must be in [0, 1]; got -0.5": {"label_smoothing": -0.5},
-            "z_loss must be a finite number, at least 0; got inf": {"z_loss": float("inf")},
-            "class_weight must be float32; got float16": {"class_weight": "float16[4]"},
-            "class_weight must have shape [4], one number for each class; got [3]": {"class_weight": "float32[3]"},
-            "reduction must be one of mean, sum, none; got 'average'": {"reduction": "average"},
-            "labels must be a tensor; got NoneType": {"labels": None},
+            "label_smoothing must be in [0, 1]; got -0.5": -0.5,
+            "z_loss must be a finite number, at least 0; got inf": float("inf"),
+            "class_weight must be float32; got float16": "float16[4]",
+            "class_weight must have shape [4], one number for each class; got [3]": "float32[3]",
+            "reduction must be one of mean, sum, none; got 'average'": "average",
+            "labels must be a tensor; got NoneType": None,
         },
     )
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pairwise, pick
 from tests.specifications.cross_entropy import IGNORED
-from tests.specifications.linear import argument, size_of_argument, through_product
+from tests.specifications.linear import argument, roundings_through_product, size_of_argument, through_product
 
 
-class LinearKlDiv(Specification):
+class LinearKlDiv(ProductSpecification):
     name = "linear_kl_div"
     signature = (
         "(x, weight, target_x, target_weight, bias=None, target_bias=None, *, labels=None, beta=0.0, temperature=1.0, "
@@ -19,11 +19,7 @@ class LinearKlDiv(Specification):
     compute_dtype_outputs = ("loss",)
     shared = ("weight", "target_weight", "bias", "target_bias")
     not_differentiable = ("target_x", "target_weight", "target_bias")
-    least_rank = 1
     row_options: Mapping[str, Any] = {"reduction": "none"}
-    autocast = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         return call(shape, random, bias=True, reduction="none", beta=0.5, temperature=0.7)
@@ -95,9 +91,7 @@ class LinearKlDiv(Specification):
         rows = math.prod(x.shape[:-1])
         return {
             "loss": row + pairwise(rows),
-            "dx": row + 6 + any_order(classes),
-            "dweight": row + 6 + any_order(rows),
-            "dbias": row + 6 + pairwise(rows),
+            **roundings_through_product(row + 6, x, weight, transpose_weight),
         }
 
     def storage_roundings(self, reduction="mean", **options):
@@ -117,18 +111,16 @@ class LinearKlDiv(Specification):
         },
         {
             "weight must have 3 columns to multiply x of shape [2, 3]; got shape [3, 4]: "
-            "transpose_weight=False takes [in, out]": {"weight": "float32[3, 4]"},
-            "target_x must have x's dtype, float32; got float64": {"target_x": "float64[2, 5]"},
-            "target_x must have rows of shape [2], as x has; got [3]": {"target_x": "float32[3, 5]"},
-            "target_weight must have 5 columns to multiply target_x of shape [2, 5]; got shape [4, 3]": {
-                "target_weight": "float32[4, 3]"
-            },
-            "target_weight must have 4 classes, as weight has; got 6": {"target_weight": "float32[6, 5]"},
-            "target_bias must have shape [4], the outputs of target_weight; got [5]": {"target_bias": "float32[5]"},
-            "labels must have shape [2], that of the rows of x; got [3]": {"labels": "int64[3]"},
-            "beta must be in [0, 1]; got 1.5": {"beta": 1.5},
-            "temperature must be a finite number above 0; got 0": {"temperature": 0.0},
-            "reduction must be one of mean, sum, none; got 'batchmean'": {"reduction": "batchmean"},
+            "transpose_weight=False takes [in, out]": "float32[3, 4]",
+            "target_x must have x's dtype, float32; got float64": "float64[2, 5]",
+            "target_x must have rows of shape [2], as x has; got [3]": "float32[3, 5]",
+            "target_weight must have 5 columns to multiply target_x of shape [2, 5]; got shape [4, 3]": "float32[4, 3]",
+            "target_weight must have 4 classes, as weight has; got 6": "float32[6, 5]",
+            "target_bias must have shape [4], the outputs of target_weight; got [5]": "float32[5]",
+            "labels must have shape [2], that of the rows of x; got [3]": "int64[3]",
+            "beta must be in [0, 1]; got 1.5": 1.5,
+            "temperature must be a finite number above 0; got 0": 0.0,
+            "reduction must be one of mean, sum, none; got 'batchmean'": "batchmean",
         },
     )
 

@@ -1,14 +1,12 @@
-import math
-
 import numpy as np
 
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pairwise, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pairwise, pick
 from tests.specifications.cross_entropy import IGNORED, Rows
-from tests.specifications.linear import argument, size_of_argument, through_product
+from tests.specifications.linear import argument, roundings_through_product, size_of_argument, through_product
 from tests.specifications.linear_cross_entropy import BAD_HEAD, HEAD, call, capped
 
 
-class LinearLogProb(Specification):
+class LinearLogProb(ProductSpecification):
     name = "linear_log_prob"
     signature = (
         "(x, weight, labels, bias=None, *, temperature=1.0, softcap=0.0, ignore_index=-100, entropy=False, "
@@ -17,10 +15,6 @@ class LinearLogProb(Specification):
     outputs: tuple[str, ...] = ("log_prob", "lse")
     compute_dtype_outputs: tuple[str, ...] = ("log_prob", "lse")
     shared = ("weight", "bias")
-    least_rank = 1
-    autocast = True
-    rows_are_independent = False  # as in a product
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         return call(shape, random, bias=True, softcap=2.0, temperature=0.7)
@@ -107,12 +101,9 @@ class LinearLogProb(Specification):
     def roundings(self, x, weight, labels, bias=None, transpose_weight=True, **options):
         classes = weight.shape[0 if transpose_weight else 1]
         row = 10 + pairwise(classes) + any_order(x.shape[-1])
-        rows = math.prod(x.shape[:-1])
         return {
             **dict.fromkeys(self.outputs, row),
-            "dx": row + 6 + any_order(classes),
-            "dweight": row + 6 + any_order(rows),
-            "dbias": row + 6 + pairwise(rows),
+            **roundings_through_product(row + 6, x, weight, transpose_weight),
         }
 
     def storage_roundings(self, x, weight, labels, **options):
@@ -124,8 +115,8 @@ class LinearLogProb(Specification):
         HEAD,
         {
             **BAD_HEAD,
-            "temperature must be a finite number above 0; got 0": {"temperature": 0.0},
-            "temperature must be a finite number above 0; got -1": {"temperature": -1.0},
+            "temperature must be a finite number above 0; got 0": 0.0,
+            "temperature must be a finite number above 0; got -1": -1.0,
         },
     )
 

@@ -3,16 +3,13 @@ import math
 
 import numpy as np
 
-from tests.helpers.specification import Sample, Specification, any_order, bad_calls, pick
+from tests.helpers.specification import ProductSpecification, Sample, any_order, bad_calls, pick
 
 
-class Matmul(Specification):
+class Matmul(ProductSpecification):
     name = "matmul"
     signature = "(a, b, *, transpose_a=False, transpose_b=False)"
     least_rank = 2
-    autocast = True
-    rows_are_independent = False
-    bits_follow_from_values = False
 
     def sample(self, shape, random):
         return Sample({"a": random.normal(size=shape), "b": random.normal(size=(*shape[:-2], shape[-1], 5))})
@@ -68,10 +65,10 @@ class Matmul(Specification):
         {"a": "float32[2, 3]", "b": "float32[3, 4]"},
         {
             "a must be float64, float32, float16 or bfloat16; got int32": {"a": "int32[2, 3]", "b": "int32[3, 4]"},
-            "b must have a's dtype, float32; got float16": {"b": "float16[3, 4]"},
-            "a must have at least 2 dimensions; got shape [3]": {"a": "float32[3]"},
-            "b must have at least 2 dimensions; got shape [3]": {"b": "float32[3]"},
-            "b must have 3 rows to multiply a of shape [2, 3]; got shape [4, 5]": {"b": "float32[4, 5]"},
+            "b must have a's dtype, float32; got float16": "float16[3, 4]",
+            "a must have at least 2 dimensions; got shape [3]": "float32[3]",
+            "b must have at least 2 dimensions; got shape [3]": "float32[3]",
+            "b must have 3 rows to multiply a of shape [2, 3]; got shape [4, 5]": "float32[4, 5]",
             "b must have 3 columns to multiply a of shape [2, 3]; got shape [3, 4]": {"transpose_b": True},
             "b must have 2 rows to multiply a of shape [2, 3]; got shape [3, 4]": {"transpose_a": True},
             "b must have two dimensions or a's leading dimensions, [2]; got shape [3, 4, 5]": {

@@ -46,14 +46,14 @@ class PolynomialActivation(Specification):
         "polynomial_activation",
         {"x": "float32[3]"},
         {
-            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[3]"},
-            "coefficients must be 1 to 8 numbers; got 0": {"coefficients": ()},
+            "x must be float64, float32, float16 or bfloat16; got int32": "int32[3]",
+            "coefficients must be 1 to 8 numbers; got 0": (),
             "coefficients must be 1 to 8 numbers; got 9": {
                 "x": "bfloat16[3]",
                 "coefficients": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
             },
-            "coefficients must be a list of numbers; got 2.0": {"coefficients": 2.0},
-            "coefficients must be a list of numbers; got (1.0, 'two')": {"coefficients": (1.0, "two")},
+            "coefficients must be a list of numbers; got 2.0": 2.0,
+            "coefficients must be a list of numbers; got (1.0, 'two')": (1.0, "two"),
         },
     )
 

@@ -26,9 +26,9 @@ class Relu(Specification):
         "relu",
         {"x": "float32[3]"},
         {
-            "x must be float64, float32, float16 or bfloat16; got int64": {"x": "int64[3]"},
-            "x must be float64, float32, float16 or bfloat16; got uint8": {"x": "uint8[]"},
-            "x must be a tensor; got NoneType": {"x": None},
+            "x must be float64, float32, float16 or bfloat16; got int64": "int64[3]",
+            "x must be float64, float32, float16 or bfloat16; got uint8": "uint8[]",
+            "x must be a tensor; got NoneType": None,
         },
     )
 

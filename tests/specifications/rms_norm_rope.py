@@ -82,18 +82,17 @@ class RmsNormRope(Specification):
         "rms_norm_rope",
         {"x": "float32[5, 3, 8]", "weight": "float32[8]", "cos": "float32[5, 4]", "sin": "float32[5, 4]"},
         {
-            "x must be float64, float32, float16 or bfloat16; got int64": {"x": "int64[5, 3, 8]"},
-            "weight must have shape [8], the last dimension of x; got [7]": {"weight": "float32[7]"},
-            "weight must have x's dtype, float32; got float16": {"weight": "float16[8]"},
+            "x must be float64, float32, float16 or bfloat16; got int64": "int64[5, 3, 8]",
+            "weight must have shape [8], the last dimension of x; got [7]": "float32[7]",
+            "weight must have x's dtype, float32; got float16": "float16[8]",
             "cos must have x's dtype, float32; got float64": {"cos": "float64[5, 4]", "sin": "float64[5, 4]"},
-            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]": {
-                "cos": "float32[3, 4]",
-                "sin": "float32[3, 4]",
-            },
-            "sin must have cos's shape, [5, 4]; got [5, 3]": {"sin": "float32[5, 3]"},
-            "seq_dim must be -3 or -2; got -1": {"seq_dim": -1},
-            "eps must be a number; got '1'": {"eps": "1"},
-            "cos must be a tensor; got NoneType": {"cos": None},
+            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]": dict.fromkeys(
+                ("cos", "sin"), "float32[3, 4]"
+            ),
+            "sin must have cos's shape, [5, 4]; got [5, 3]": "float32[5, 3]",
+            "seq_dim must be -3 or -2; got -1": -1,
+            "eps must be a number; got '1'": "1",
+            "cos must be a tensor; got NoneType": None,
         },
     )
 

@@ -64,7 +64,7 @@ class Rope(Specification):
         "rope",
         {"x": "float32[5, 3, 8]", "cos": "float32[5, 4]", "sin": "float32[5, 4]"},
         {
-            "x must be float64, float32, float16 or bfloat16; got int64": {"x": "int64[5, 3, 8]"},
+            "x must be float64, float32, float16 or bfloat16; got int64": "int64[5, 3, 8]",
             "cos must have x's dtype, float32; got float64": {"cos": "float64[5, 4]", "sin": "float64[5, 4]"},
             "cos must have x's dtype, float16, or float32; got bfloat16": {
                 "x": "float16[5, 3, 8]",
@@ -84,28 +84,25 @@ class Rope(Specification):
                 "seq_dim": -2,
             },
             "cos must have shape [T, R/2] or [B, T, R/2]; got [4]": {"cos": "float32[4]", "sin": "float32[4]"},
-            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]": {
-                "cos": "float32[3, 4]",
-                "sin": "float32[3, 4]",
-            },
-            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [5, 5]": {
-                "cos": "float32[5, 5]",
-                "sin": "float32[5, 5]",
-            },
+            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [3, 4]": dict.fromkeys(
+                ("cos", "sin"), "float32[3, 4]"
+            ),
+            "cos must have shape [5, R/2 <= 4] beside x of shape [5, 3, 8]; got [5, 5]": dict.fromkeys(
+                ("cos", "sin"), "float32[5, 5]"
+            ),
             "cos must have shape [2, 5, R/2 <= 4] beside x of shape [2, 5, 3, 8]; got [3, 5, 4]": {
                 "x": "float32[2, 5, 3, 8]",
                 "cos": "float32[3, 5, 4]",
                 "sin": "float32[3, 5, 4]",
             },
-            "cos must have shape [T, R/2] beside x of shape [5, 3, 8]; got [1, 5, 4]": {
-                "cos": "float32[1, 5, 4]",
-                "sin": "float32[1, 5, 4]",
-            },
-            "sin must have cos's shape, [5, 4]; got [5, 3]": {"sin": "float32[5, 3]"},
-            "seq_dim must be -3 or -2; got -1": {"seq_dim": -1},
-            "seq_dim must be -3 or -2; got 2": {"seq_dim": 2},
-            "interleaved must be a bool; got 1": {"interleaved": 1},
-            "sin must be a tensor; got NoneType": {"sin": None},
+            "cos must have shape [T, R/2] beside x of shape [5, 3, 8]; got [1, 5, 4]": dict.fromkeys(
+                ("cos", "sin"), "float32[1, 5, 4]"
+            ),
+            "sin must have cos's shape, [5, 4]; got [5, 3]": "float32[5, 3]",
+            "seq_dim must be -3 or -2; got -1": -1,
+            "seq_dim must be -3 or -2; got 2": 2,
+            "interleaved must be a bool; got 1": 1,
+            "sin must be a tensor; got NoneType": None,
         },
     )
 

@@ -44,10 +44,10 @@ class Scale(Specification):
         "scale",
         {"x": "float32[3]", "factor": 2.0},
         {
-            "x must be float64, float32, float16 or bfloat16; got bool": {"x": "bool[3]"},
+            "x must be float64, float32, float16 or bfloat16; got bool": "bool[3]",
             "factor must have x's dtype, float16, or float32; got float64": {"x": "float16[3]", "factor": "float64[]"},
-            "factor must be a number or a tensor of one element; got shape [1, 3]": {"factor": "float32[1, 3]"},
-            "factor must be a number or a tensor of one element; got NoneType": {"factor": None},
+            "factor must be a number or a tensor of one element; got shape [1, 3]": "float32[1, 3]",
+            "factor must be a number or a tensor of one element; got NoneType": None,
         },
     )
 

@@ -136,20 +136,20 @@ class Softmax(Specification):
         "softmax",
         {"x": "float32[2, 3]"},
         {
-            "x must be float64, float32, float16 or bfloat16; got int32": {"x": "int32[2, 3]"},
-            "x must have at least one dimension; got shape []": {"x": "float32[]"},
+            "x must be float64, float32, float16 or bfloat16; got int32": "int32[2, 3]",
+            "x must have at least one dimension; got shape []": "float32[]",
             "x must have at least two dimensions to be causal; got shape [3]": {"x": "float32[3]", "causal": True},
             "mask must be bool; got float32: True marks what is visible; a bias is added to the scores": {
                 "mask": "float32[2, 3]"
             },
-            "mask must be broadcastable to x's shape, [2, 3]; got [2]": {"mask": "bool[2]"},
-            "mask must be broadcastable to x's shape, [2, 3]; got [1, 2, 3]": {"mask": "bool[1, 2, 3]"},
+            "mask must be broadcastable to x's shape, [2, 3]; got [2]": "bool[2]",
+            "mask must be broadcastable to x's shape, [2, 3]; got [1, 2, 3]": "bool[1, 2, 3]",
             "mask must be broadcastable to x's shape, [1, 3]; got [4, 3]": {"x": "float32[1, 3]", "mask": "bool[4, 3]"},
-            "bias must have x's dtype, float32; got bool": {"bias": "bool[2, 3]"},
-            "bias must be broadcastable to x's shape, [2, 3]; got [2]": {"bias": "float32[2]"},
-            "scale must be a number; got '2'": {"scale": "2"},
-            "causal must be a bool; got 1": {"causal": 1},
-            "x must be a tensor; got NoneType": {"x": None},
+            "bias must have x's dtype, float32; got bool": "bool[2, 3]",
+            "bias must be broadcastable to x's shape, [2, 3]; got [2]": "float32[2]",
+            "scale must be a number; got '2'": "2",
+            "causal must be a bool; got 1": 1,
+            "x must be a tensor; got NoneType": None,
         },
     )
 
