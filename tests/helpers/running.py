@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,14 @@ def run_ranks(name: str, *arguments: str, device: str, world: int, folder: Path,
     for code, log in zip(codes, logs, strict=True):
         assert code == 0, log.read_text()
     return [log.read_text() for log in logs]
+
+
+def check_ranks(name: str, backend: Any, world: int, sections: Sequence[str], folder: Path) -> None:
+    """Runs sections of one of tests/programs/ once per rank. Each rank must print the name of each section."""
+    if backend.device == "cuda" and backend.gpus() < world:
+        pytest.skip("GPU: too few")
+    for log in run_ranks(name, ",".join(sections), device=backend.device, world=world, folder=folder):
+        assert [line for line in log.splitlines() if line in sections] == [*sections]
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

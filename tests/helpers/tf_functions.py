@@ -22,6 +22,17 @@ def value_and_gradients(tf, spec, sample, function, tensors):
     return [*tf.nest.flatten(outputs), *tape.gradient(outputs, watched)]
 
 
+def two_derivatives(tf, function, x):
+    """The gradient of a sum of function(x), and the gradient of the sum of that gradient."""
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(function(x))
+        first = inner.gradient(y, x)
+    return first, outer.gradient(first, x)
+
+
 def steps(backend, spec, samples, dtype):
     """One function of all inputs of all samples, forward and backward, and these inputs: it is compiled once."""
     calls = [(sample, *tensor_function(backend, spec, sample, dtype)) for sample in samples]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pickle
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +35,13 @@ def of_guide():
     formulas = {}
     declare_of_guide(lambda name, saves: lambda formula: formulas.update({name: (formula, saves)}))
     return formulas
+
+
+def check_module(fo, guide, mine, signature):
+    """Modules that `load` has made; `signature`: that of mine.scaled."""
+    assert fo.guide is guide and "square" in dir(guide)
+    assert pickle.loads(pickle.dumps(guide.square)) is guide.square
+    assert str(inspect.signature(mine.scaled)) == signature, inspect.signature(mine.scaled)
 
 
 def of_scaled(f, c, dy, dcopy):

@@ -1,13 +1,11 @@
 """Run by tests/custom/test_operators.py: loads the guide's operator and another one into PyTorch, and prints the errors
 of each use. Arguments: a folder for sources, the device."""
 
-import inspect
-import pickle
-
 import torch
-from custom_operators import DEVICE, FOLDER, SCALED, SQUARE, check, of_guide, of_scaled, run
+from custom_operators import DEVICE, FOLDER, SCALED, SQUARE, check, check_module, of_guide, of_scaled, run
 
 import fusedops.torch as fo
+from tests.helpers.checking import refused
 
 guide = fo.load("guide", SQUARE, gradients=of_guide())
 mine = fo.load("mine", SCALED, gradients={"scaled": of_scaled})
@@ -85,10 +83,7 @@ def no_kernel_for_gpus():
 
 @check
 def module():
-    assert fo.guide is guide and "square" in dir(guide)
-    assert pickle.loads(pickle.dumps(guide.square)) is guide.square
-    signature = str(inspect.signature(mine.scaled))
-    assert signature == "(x, bias=None, /, *, factor=2.0)", signature
+    check_module(fo, guide, mine, "(x, bias=None, /, *, factor=2.0)")
     from fusedops.torch.guide import square
 
     assert square is guide.square
@@ -116,12 +111,8 @@ def again():
             "got another one",
         ),
     ):
-        try:
+        with refused(ValueError, sentence):
             call()
-        except ValueError as error:
-            assert str(error) == sentence, error
-        else:
-            raise AssertionError(sentence)
     assert not hasattr(fo, "other")
     x = random(3)
     if DEVICE == "cpu":

@@ -163,13 +163,19 @@ def mapped_and_alone(tf_backend, spec, mapped, random):
     yield tf.function(compute)(*stacked), expected
 
 
+def call_of_slices(backend, spec, dtype, random):
+    """A sample, its inputs, those that a map slices, and the function of their slices."""
+    sample = spec.sample((4, 3, 6), random)
+    inputs = backend.tensors(sample, dtype)
+    sliced = {name: inputs[name] for name in sample.tensors if name not in spec.shared}
+    return sample, inputs, sliced, lambda slices: backend.call(spec.name, {**inputs, **slices}, sample.options)
+
+
 @pytest.mark.parametrize("spec", WITH_ROWS, ids=str)
 def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
     """Captured tensors are shared by all calls, and their gradients add up."""
     tf = tf_backend.tf
-    sample = spec.sample((4, 3, 6), random)
-    inputs = tf_backend.tensors(sample, "float64")
-    mapped = [name for name in sample.tensors if name not in spec.shared]
+    sample, inputs, mapped, one = call_of_slices(tf_backend, spec, "float64", random)
     wanted = spec.differentiable(sample)
 
     def loss(all_calls):
@@ -179,15 +185,12 @@ def test_vectorized_map_with_shared_parameters(tf_backend, spec, random):
             total = sum(tf.reduce_sum(tf.sin(y)) for y in outputs)
         return [*outputs, *tape.gradient(total, [inputs[name] for name in wanted])]
 
-    def one(slices):
-        return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
-
     def in_turn():
-        calls = [one({name: inputs[name][i] for name in mapped}) for i in range(4)]
+        calls = [one({name: x[i] for name, x in mapped.items()}) for i in range(4)]
         return [tf.stack(outputs) for outputs in zip(*calls, strict=True)]
 
     expected = loss(in_turn)
-    got = loss(lambda: tf.vectorized_map(one, {name: inputs[name] for name in mapped}))
+    got = loss(lambda: tf.vectorized_map(one, mapped))
     for left, right in zip(got, expected, strict=True):
         # Sums of at most 4 x 3 rows in any order, of terms of a few units: some dozens of roundings of 2^-53.
         np.testing.assert_allclose(left, right, rtol=1e-13, atol=1e-13)
@@ -206,13 +209,7 @@ def test_vectorized_map_makes_one_call(tf_backend, spec, random, monkeypatch):
     from fusedops.tf.library import TABLE
 
     tf = tf_backend.tf
-    sample = spec.sample((4, 3, 6), random)
-    inputs = tf_backend.tensors(sample, "float32")
-    mapped = {name: inputs[name] for name in sample.tensors if name not in spec.shared}
-
-    def one(slices):
-        return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
-
+    sample, _, mapped, one = call_of_slices(tf_backend, spec, "float32", random)
     messages: list[str] = []
     monkeypatch.setattr(tf.get_logger(), "handle", lambda record: messages.append(record.getMessage()))
     graph = tf.function(lambda: tf.vectorized_map(one, mapped)).get_concrete_function().graph
@@ -226,19 +223,14 @@ def test_vectorized_map_under_xla(tf_backend, spec, random):
     from fusedops.tf.library import TABLE
 
     tf = tf_backend.tf
-    sample = spec.sample((4, 3, 6), random)
-    inputs = tf_backend.tensors(sample, "float64")
-    mapped = [name for name in sample.tensors if name not in spec.shared]
+    sample, inputs, mapped, one = call_of_slices(tf_backend, spec, "float64", random)
     wanted = spec.differentiable(sample) if is_batched(TABLE, spec, sample) else ()
-
-    def one(slices):
-        return tf_backend.call(spec.name, {**inputs, **slices}, sample.options)
 
     def compute():
         watched = [inputs[name] for name in wanted]
         with tf.GradientTape() as tape:
             tape.watch(watched)
-            outputs = tf.vectorized_map(one, {name: inputs[name] for name in mapped})
+            outputs = tf.vectorized_map(one, mapped)
         return [*outputs, *tape.gradient(outputs, watched)]
 
     for got, expected in zip(tf.function(compute, jit_compile=True)(), compute(), strict=True):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.helpers.running import ROOT, blocks, environment, python, run_program, run_ranks
+from tests.helpers.running import ROOT, blocks, check_ranks, environment, python, run_program
 
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast"),
@@ -30,11 +30,7 @@ PRINTED = (
 @pytest.mark.parametrize(("world", "sections"), RANKS.values(), ids=RANKS.keys())
 def test_ranks(torch_backend, tmp_path, world, sections):
     """On the CPU with gloo, on GPUs with NCCL."""
-    if torch_backend.device == "cuda" and torch_backend.gpus() < world:
-        pytest.skip("GPU: too few")
-    program = ("torch_dtensor.py", ",".join(sections))
-    for log in run_ranks(*program, device=torch_backend.device, world=world, folder=tmp_path):
-        assert [line for line in log.splitlines() if line in sections] == [*sections]
+    check_ranks("torch_dtensor.py", torch_backend, world, sections, tmp_path)
 
 
 def test_functions_on_a_mesh_of_two_dimensions(torch_cpu):

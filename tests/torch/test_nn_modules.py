@@ -41,6 +41,11 @@ def assert_same_state(torch, layer, other):
             assert_equal(torch, mine[name], others[name])
 
 
+def assert_same_layer(torch, layer, other, inputs):
+    assert_same_state(torch, layer, other)
+    assert_equal(torch, layer(*inputs), other(*inputs))
+
+
 def torchs_own(case, backend, layer):
     """torch's layer with the state of the fusedops layer."""
     of_torch = reference(case).to(backend.device)
@@ -55,8 +60,7 @@ def test_a_state_dict_moves_both_ways(torch_backend, case, random):
     of_torch = torchs_own(case, torch_backend, layer)
     back = ours(case).to(torch_backend.device)
     back.load_state_dict(of_torch.state_dict())
-    assert_same_state(torch, back, layer)
-    assert_equal(torch, back(*inputs), layer(*inputs))
+    assert_same_layer(torch, back, layer, inputs)
 
 
 @OF_TORCH
@@ -170,8 +174,7 @@ def test_copies(torch_backend, case, how, random):
     else:
         again = copy.deepcopy(layer) if how == "deepcopy" else pickle.loads(pickle.dumps(layer))
     assert type(again) is type(layer)
-    assert_same_state(torch, again, layer)
-    assert_equal(torch, again(*inputs), layer(*inputs))
+    assert_same_layer(torch, again, layer, inputs)
 
 
 @ONE_OF_EACH
