@@ -36,15 +36,12 @@ class JaxSide(Side):
         self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray, compiled: bool
     ) -> Callable[[], Any]:
         """Forward and backward of the loss, to be timed."""
-        parameters = self.parameters(arrays)
-        x, y = self.tensor(images), self.tensor(labels)
 
         def loss(parameters: Mapping[str, jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
             scores = jax.nn.log_softmax(network.logits(fo, parameters, x))
             return -jnp.take_along_axis(scores, y[:, None], -1).mean()
 
-        step = self.function(jax.grad(loss))
-        return lambda: step(parameters, x, y)
+        return self.step_of(loss, self.parameters(arrays), self.tensor(images), self.tensor(labels), compiled)
 
     def axpby(self, fo: Any, x: np.ndarray, b: np.ndarray, compiled: bool, backward: bool) -> Callable[[], Any]:
         """One large a·x + b, with or without its gradients, to be timed."""

@@ -38,17 +38,12 @@ class TensorFlowSide(Side):
         self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray, compiled: bool
     ) -> Callable[[], Any]:
         """Forward and backward of the loss, to be timed."""
-        parameters = self.parameters(arrays)
-        x, y = self.tensor(images), self.tensor(labels)
 
-        def step(x: tf.Tensor, y: tf.Tensor) -> Any:
-            with tf.GradientTape() as tape:
-                scores = network.logits(fo, parameters, x)
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=scores))
-            return tape.gradient(loss, parameters)
+        def loss(parameters: Mapping[str, tf.Variable], x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            scores = network.logits(fo, parameters, x)
+            return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=scores))
 
-        step = self.function(step, compiled)
-        return lambda: step(x, y)
+        return self.step_of(loss, self.parameters(arrays), self.tensor(images), self.tensor(labels), compiled)
 
     def axpby(self, fo: Any, x: np.ndarray, b: np.ndarray, compiled: bool, backward: bool) -> Callable[[], Any]:
         """One large a·x + b, with or without its gradients, to be timed."""

@@ -38,14 +38,11 @@ class TorchSide(Side):
         self, fo: Any, arrays: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray, compiled: bool
     ) -> Callable[[], Any]:
         """Forward and backward of the loss, to be timed."""
-        parameters = self.parameters(arrays)
-        x, y = self.tensor(images), self.tensor(labels)
 
-        def step() -> Any:
-            loss = torch.nn.functional.cross_entropy(network.logits(fo, parameters, x), y)
-            return torch.autograd.grad(loss, list(parameters.values()))
+        def loss(parameters: Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(network.logits(fo, parameters, x), y)
 
-        return step
+        return self.step_of(loss, self.parameters(arrays), self.tensor(images), self.tensor(labels), compiled)
 
     def axpby(self, fo: Any, x: np.ndarray, b: np.ndarray, compiled: bool, backward: bool) -> Callable[[], Any]:
         """One large a·x + b, with or without its gradients, to be timed."""

@@ -6,28 +6,20 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import model
 import numpy as np
 import plain_torch
 import torch
 from common.torch_side import Side
-
-SHAPES = SimpleNamespace(
-    gather=lambda table, tokens: torch.nn.functional.embedding(tokens, table),
-    reshape=torch.reshape,
-    split=torch.chunk,
-)
+from model import ModelSide
 
 
-class TorchSide(Side):
+class TorchSide(ModelSide, Side):
     plain = plain_torch
-
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.angles = tuple(map(self.tensor, model.angles()))
-
-    def logits(self, fo: Any, parameters: Mapping[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
-        return model.logits(fo, SHAPES, parameters, self.angles, tokens)
+    shapes = SimpleNamespace(
+        gather=lambda table, tokens: torch.nn.functional.embedding(tokens, table),
+        reshape=torch.reshape,
+        split=torch.chunk,
+    )
 
     def predictor(
         self, fo: Any, arrays: Mapping[str, np.ndarray], compiled: bool
@@ -40,16 +32,3 @@ class TorchSide(Side):
             return self.logits(fo, parameters, self.tensor(tokens)).cpu().numpy()
 
         return predict
-
-    def step(
-        self, fo: Any, arrays: Mapping[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray, compiled: bool
-    ) -> Callable[[], Any]:
-        """Forward and backward of the loss, to be timed."""
-        parameters = self.parameters(arrays)
-        x, y = self.tensor(tokens), self.tensor(labels)
-
-        def step() -> Any:
-            loss = fo.cross_entropy(self.logits(fo, parameters, x), y)
-            return torch.autograd.grad(loss, list(parameters.values()))
-
-        return step

@@ -6,7 +6,7 @@ gather, reshape and split, which only move data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,29 @@ def angles() -> tuple[np.ndarray, np.ndarray]:
     frequencies = 10000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
     angle = np.outer(np.arange(CONTEXT), frequencies)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+class ModelSide:
+    """What the sides of all frameworks share. A side has `shapes`."""
+
+    shapes: Any
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.angles = tuple(map(self.tensor, angles()))
+
+    def logits(self, fo: Any, parameters: Mapping[str, Any], tokens: Any) -> Any:
+        return logits(fo, self.shapes, parameters, self.angles, tokens)
+
+    def step(
+        self, fo: Any, arrays: Mapping[str, np.ndarray], tokens: np.ndarray, labels: np.ndarray, compiled: bool
+    ) -> Callable[[], Any]:
+        """Forward and backward of the loss, to be timed."""
+
+        def loss(parameters: Mapping[str, Any], tokens: Any, labels: Any) -> Any:
+            return fo.cross_entropy(self.logits(fo, parameters, tokens), labels)
+
+        return self.step_of(loss, self.parameters(arrays), self.tensor(tokens), self.tensor(labels), compiled)
 
 
 def initial_parameters(vocabulary: int, seed: int = 0) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import plain
 from jax import Array
 
 
@@ -15,16 +16,11 @@ def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6) -> Array:
     return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
 
 
-def add_rms_norm(x: Array, residual: Array, weight: Array) -> tuple[Array, Array]:
-    total = x + residual
-    return rms_norm(total, weight), total
+add_rms_norm = plain.of_sum(rms_norm)
 
 
 def rope(x: Array, cos: Array, sin: Array, *, seq_dim: int) -> Array:
-    assert seq_dim == -3  # layout [batch, positions, heads, features]
-    cos, sin = cos[:, None], sin[:, None]
-    first, second = jnp.split(x, 2, -1)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    return jnp.concatenate(plain.rotated(*jnp.split(x, 2, -1), cos, sin, seq_dim), -1)
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: bool) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import plain
 import tensorflow as tf
 from tensorflow import Tensor
 
@@ -15,16 +16,11 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> Tensor:
     return x * tf.math.rsqrt(tf.reduce_mean(tf.square(x), -1, keepdims=True) + eps) * weight
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    total = x + residual
-    return rms_norm(total, weight), total
+add_rms_norm = plain.of_sum(rms_norm)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
-    assert seq_dim == -3  # layout [batch, positions, heads, features]
-    cos, sin = cos[:, None], sin[:, None]
-    first, second = tf.split(x, 2, -1)
-    return tf.concat([first * cos - second * sin, second * cos + first * sin], -1)
+    return tf.concat(plain.rotated(*tf.split(x, 2, -1), cos, sin, seq_dim), -1)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import plain
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -15,16 +16,11 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6) -> Tensor:
     return functional.rms_norm(x, weight.shape, weight, eps)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    total = x + residual
-    return rms_norm(total, weight), total
+add_rms_norm = plain.of_sum(rms_norm)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, seq_dim: int) -> Tensor:
-    assert seq_dim == -3  # layout [batch, positions, heads, features]
-    cos, sin = cos[:, None], sin[:, None]
-    first, second = x.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    return torch.cat(plain.rotated(*x.chunk(2, -1), cos, sin, seq_dim), -1)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
