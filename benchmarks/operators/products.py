@@ -79,6 +79,12 @@ def _quack_linear_cross_entropy(quack: Any) -> Function:
     return lambda x, weight, labels: import_module(module).chunked_linear_cross_entropy(x, weight, labels)
 
 
+_INPUTS_OF_LABELS = (
+    Input("x", _a),
+    Input("weight", _b, values=_weights(0)),
+    Input("labels", _row, gradient=False, classes=_classes),
+)
+
 OPERATORS = (
     Operator(
         "matmul",
@@ -109,11 +115,7 @@ OPERATORS = (
     ),
     Operator(
         "linear_cross_entropy",
-        inputs=(
-            Input("x", _a),
-            Input("weight", _b, values=_weights(0)),
-            Input("labels", _row, gradient=False, classes=_classes),
-        ),
+        inputs=_INPUTS_OF_LABELS,
         outputs={"out": scalar},
         mean=True,
         formula=lambda n: lambda x, weight, labels: n.cross_entropy(n.upcast(n.matmul(x, weight)), labels),
@@ -125,11 +127,7 @@ OPERATORS = (
     ),
     Operator(
         "linear_log_prob",
-        inputs=(
-            Input("x", _a),
-            Input("weight", _b, values=_weights(0)),
-            Input("labels", _row, gradient=False, classes=_classes),
-        ),
+        inputs=_INPUTS_OF_LABELS,
         outputs={"log_prob": _row, "lse": _row},
         formula=lambda n: lambda x, weight, labels: n.log_prob(n.upcast(n.matmul(x, weight)), labels),
     ),
