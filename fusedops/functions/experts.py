@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fusedops.functions.common import Activation, Refused, Tensor, may_need_gradient, ops
 from fusedops.functions.refusal import refuse
 
@@ -120,20 +122,14 @@ def experts(
     """
     if more or others:
         refuse("experts", more, others)
-    y, _ = ops.experts(
-        x,
-        index,
-        weight,
-        gate_up,
-        down,
-        gate_up_bias,
-        down_bias,
-        activation=activation,
-        transpose_weight=transpose_weight,
-        interleaved=interleaved,
-        limit=limit,
-        alpha=alpha,
-        shift=shift,
-        keep=may_need_gradient(x, weight, gate_up, down, gate_up_bias, down_bias),
-    )
+    inputs = (x, index, weight, gate_up, down, gate_up_bias, down_bias)
+    gate: dict[str, Any] = {
+        "activation": activation,
+        "interleaved": interleaved,
+        "limit": limit,
+        "alpha": alpha,
+        "shift": shift,
+    }
+    keep = may_need_gradient(x, weight, gate_up, down, gate_up_bias, down_bias)
+    y, _ = ops.experts(*inputs, **gate, transpose_weight=transpose_weight, keep=keep)
     return y

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from fusedops.keras_layers.visibility import attend, can_attend, from_mask, unsupported_heads
+from fusedops.keras_layers.visibility import attend, can_attend, from_mask
 from fusedops.tf.keras.hub import made
 from fusedops.tf.keras.hub.attention import without_repeats
 from fusedops.tf.keras.hub.layer import HubLayer
@@ -20,11 +20,9 @@ class AdditiveMaskAttention(HubLayer):
     needs: ClassVar[tuple[str, ...]] = (
         *("head_dim", "scaling", "logit_soft_cap", "dropout_layer", "num_key_value_groups", "_compute_attention"),
     )
+    head_size = "head_dim"
 
     num_key_value_groups = without_repeats("num_key_value_groups")
-
-    def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or unsupported_heads(head_dim=self.head_dim)
 
     def _compute_attention(
         self,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 from keras_hub.src.models.gemma import gemma_attention, gemma_decoder_block, rms_normalization
 
-from fusedops.keras_layers.visibility import Visibility, attend, can_attend, keras_mask, unsupported_heads
+from fusedops.keras_layers.visibility import Visibility, attend, can_attend, keras_mask
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.attention import in_window
 from fusedops.tf.keras.hub.causal import decoder_visibility, into_cache
@@ -28,9 +28,7 @@ class GroupedAttention(HubLayer):
     """The attention of the Gemma families, whose own code projects, rotates and caches."""
 
     needs: ClassVar[tuple[str, ...]] = ("dropout_layer", "dropout", "head_dim", "logit_soft_cap", "_compute_attention")
-
-    def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or unsupported_heads(head_dim=self.head_dim)
+    head_size = "head_dim"
 
     def _compute_attention(
         self,

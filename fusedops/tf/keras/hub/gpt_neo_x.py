@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from keras_hub.src.models.gpt_neo_x import gpt_neo_x_attention
 
-from fusedops.keras_layers.visibility import attend, can_attend, unsupported_heads
+from fusedops.keras_layers.visibility import attend, can_attend
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.layer import HubLayer
 
@@ -15,9 +15,7 @@ from fusedops.tf.keras.hub.layer import HubLayer
 @saved
 class GPTNeoXAttention(HubLayer, gpt_neo_x_attention.GPTNeoXAttention):
     needs = ("attn_head_size", "dropout", "_attn_dropout_layer", "_inv_norm_factor", "_compute_attention")
-
-    def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or unsupported_heads(attn_head_size=self.attn_head_size)
+    head_size = "attn_head_size"
 
     def _compute_attention(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, attention_mask: Any = None, training: Any = None

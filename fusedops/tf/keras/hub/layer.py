@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from fusedops.keras_layers.layer import FusedLayer
+from fusedops.keras_layers.visibility import unsupported_heads
 
 
 class HubLayer(FusedLayer):
@@ -21,6 +22,7 @@ class HubLayer(FusedLayer):
     signature: ClassVar[inspect.Signature]  # of KerasHub's `call`
 
     needs: ClassVar[tuple[str, ...]] = ()  # attributes that the methods read, beside those of every layer
+    head_size: ClassVar[str | None] = None  # the attribute with the number of features of a head, for attention
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -32,7 +34,7 @@ class HubLayer(FusedLayer):
     def why_not(self, inputs: Any = None) -> str | None:
         if not self.built:  # its own layers are made when it is built, and could not be converted yet
             return "not built yet: call the model once, then convert it"
-        return self._lacks()
+        return self._lacks() or self._unsupported_heads()
 
     def _lacks(self) -> str | None:
         missing = [name for name in self.needs if not hasattr(self, name)]
@@ -41,6 +43,9 @@ class HubLayer(FusedLayer):
         if hasattr(self, "fused_call") and len(self.signature.parameters) != 1 + self.arguments:
             return "this version of KerasHub's takes other arguments"
         return None
+
+    def _unsupported_heads(self) -> str | None:
+        return unsupported_heads(**{self.head_size: getattr(self, self.head_size)}) if self.head_size else None
 
 
 def _call(signature: inspect.Signature) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from keras_hub.src.models.t5 import t5_layer_norm, t5_multi_head_attention, t5_t
 
 from fusedops.keras_layers.dropout import add
 from fusedops.keras_layers.layer import parameter
-from fusedops.keras_layers.visibility import attend, can_attend, unsupported_heads
+from fusedops.keras_layers.visibility import attend, can_attend
 from fusedops.tf.keras.hub import saved
 from fusedops.tf.keras.hub.causal import into_cache
 from fusedops.tf.keras.hub.gated import activated_product
@@ -33,10 +33,8 @@ class T5MultiHeadAttention(HubLayer, t5_multi_head_attention.T5MultiHeadAttentio
         *("num_heads", "key_value_dim", "inner_dim", "query_projector", "key_projector", "value_projector"),
         *("output_projector", "dropout_layer", "use_relative_attention_bias", "compute_bias"),
     )
+    head_size = "key_value_dim"
     arguments = 7
-
-    def why_not(self, inputs: Any = None) -> str | None:
-        return super().why_not(inputs) or unsupported_heads(key_value_dim=self.key_value_dim)
 
     def fused_call(self, given: Any) -> Any:
         x, cache, index, bias = given.hidden_states, given.cache, given.cache_update_index, given.position_bias
