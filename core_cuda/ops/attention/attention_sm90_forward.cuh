@@ -35,8 +35,8 @@ struct Forward {
   using KeyRing = Ring<kStages>;
   using State = RingState<kStages>;
 
-  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read. The
-  // product of a stage ends only when all warps of a warpgroup have started it, and so have read all earlier entries.
+  // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read. A
+  // product ends only when all warps of a warpgroup have started it, and so have read all earlier entries.
   static constexpr int kLoadedTiles = kHasMask ? 2 * kStages : 1;
 
   // Tiles of a bias, which each consumer has for itself.
