@@ -23,8 +23,6 @@ struct Forward {
   static constexpr int kM = kTileQueries, kN = kTileKeys, kD = kFeatures, kStages = kRing;
   static constexpr int kConsumers = kM / 64, kThreads = kWarpgroup * (1 + kConsumers);
   static constexpr bool kHasBias = has_bias(kTerms), kHasBiasTiles = kTerms == Terms::bias_tiles;
-  // False beside tiles of a bias, where only the bits of pairs are those of kernels with masks.
-  static constexpr bool kHasMask = kMasked && !kHasBiasTiles;
   static constexpr int kConsumerRegisters = kHasBiasTiles ? 232 : kConsumers == 2 ? 240 : 160;
   static constexpr int kProducerRegisters = kHasBiasTiles ? 40 : kConsumers == 2 ? 24 : 32;
 
@@ -37,7 +35,7 @@ struct Forward {
 
   // Twice the stages: the producer writes an entry before the stage is free, when the previous one may still be read. A
   // product ends only when all warps of a warpgroup have started it, and so have read all earlier entries.
-  static constexpr int kLoadedTiles = kHasMask ? 2 * kStages : 1;
+  static constexpr int kLoadedTiles = kMasked ? 2 * kStages : 1;
 
   // Tiles of a bias, which each consumer has for itself.
   static constexpr int kBiasStages = 1;
@@ -73,11 +71,6 @@ struct Forward {
   };
   struct NoPassedWork {};
 
-  // The scores of each thread whose bias is minus infinity.
-  struct HiddenByBias {
-    uint2 of[kConsumers * kWarpgroup];
-  };
-
   struct alignas(1024) Shared {
     alignas(1024) T q[kQStages][QTile::kSize];
     alignas(1024) T y[kHasYBuffer ? QTile::kSize : 1];
@@ -88,7 +81,6 @@ struct Forward {
     Ring<kQStages> q_ring;
     std::conditional_t<kPassesWork, PassedWork, NoPassedWork> work;
     std::conditional_t<kHasBiasTiles, BiasRing[kConsumers], NoBias> bias_ring;
-    std::conditional_t<kHasBiasTiles, HiddenByBias, NoBias> hidden;
     std::conditional_t<kHasBiasTiles, BiasTiles<T, BiasTile, kConsumers * kBiasStages>, NoBias> bias;
   };
 
@@ -105,7 +97,7 @@ struct Forward {
 
   // The tiles of keys in a range.
   static __forceinline__ __device__ auto tiles_of(const Parameters& parameters, const Work& work, Range range) {
-    using Tiles = std::conditional_t<kHasMask, HeadTiles, AllHeadTiles>;
+    using Tiles = std::conditional_t<kMasked, HeadTiles, AllHeadTiles>;
     return Tiles(parameters.mask, parameters.call, work.b, work.head).keys(work.queries.begin / kM, range);
   }
 
@@ -210,7 +202,7 @@ struct Forward {
       const int first_key = static_cast<int>(work.sequence.first_key);
       auto tiles = tiles_of(parameters, work, work.keys);
       const auto load_k = [&](int tile) {
-        if constexpr (kHasMask)
+        if constexpr (kMasked)
           if (is_leader) shared.loaded[k_state.count % kLoadedTiles] = 2 * tile + tiles.is_all_visible(tile);
         uint64_t* const barrier = shared.k_ring.acquire(k_state, is_leader, kKeyBytes);
         if (is_leader)
@@ -272,8 +264,7 @@ struct Forward {
     // Replaces scores by exponentials relative to the new maximum. The caller multiplies y by `rescale`. max * factor
     // is rounded once for all terms of a row. `bias` is added to this thread's scores of a row if the kernel has
     // biases. With a bias of each score, which has none of them, a maximum may be so large that the rounding of max *
-    // factor exceeds the range of exponents: the maximum is subtracted first, beside tiles of a bias only if it is
-    // large.
+    // factor exceeds the range of exponents: the maximum is subtracted first.
     template <int kValues>
     __forceinline__ __device__ void step(float (&scores)[kValues], const float (&bias)[2], float factor,
                                          float (&rescale)[2]) {
@@ -294,19 +285,6 @@ struct Forward {
         sum[r] *= rescale[r];
         if constexpr (kBiased) offset[r] = fmaf(-bias[r], factor, offset[r]);
       }
-      if constexpr (kHasBiasTiles) {
-        constexpr float kSmall = 1024;  // an exponent that is rounded to 2^-14
-        const bool are_small = fmaxf(fabsf(offset[0]), fabsf(offset[1])) * factor < kSmall;
-        if (__all_sync(0xffffffff, are_small)) {
-          offset[0] *= factor, offset[1] *= factor;
-#pragma unroll
-          for (int v = 0; v < kValues; ++v) {
-            scores[v] = exp2_or_zero(fmaf(scores[v], factor, -offset[v / 2 % 2]));
-            sum[v / 2 % 2] += scores[v];
-          }
-          return;
-        }
-      }
 #pragma unroll
       for (int v = 0; v < kValues; ++v) {
         const float base = offset[v / 2 % 2];
@@ -325,9 +303,8 @@ struct Forward {
 
   struct MaskedPairBits {
     __device__ MaskedPairBits(const Attention& call, const Work& work, const Fragment& fragment, int warpgroup)
-        : first_query(work.queries.begin + warpgroup * 64 + fragment.first_row) {
-      if constexpr (kHasMask) mask = {call, work.b, work.sequence, work.head};
-    }
+        : mask(call, work.b, work.sequence, work.head),
+          first_query(work.queries.begin + warpgroup * 64 + fragment.first_row) {}
 
     // Loads the bits of a tile while its scores are computed. Not needed if all pairs are visible.
     __forceinline__ __device__ void load_bits(const Attention& call, const Work& work, int tile, bool is_tile_visible) {
@@ -341,7 +318,7 @@ struct Forward {
       for (int r = 0; r < 2; ++r) {
         const Range keys = call.band.keys(work.sequence, query(r));
         uint32_t bits = column < kN ? bits_of({keys.begin - key, keys.end - key}) : 0;
-        if (kHasMask && call.has_mask && bits)
+        if (call.has_mask && bits)
           bits &= mask.template visible<32>(min(query(r), work.sequence.queries - 1), key, work.sequence.valid_keys);
         visible.own[r] = bits;
         if constexpr (!kHasBias) any[r] |= bits;
@@ -414,20 +391,14 @@ struct Forward {
     PairBits pairs(call, work, fragment, warpgroup);
     HeadBias<T> head_bias;
     if constexpr (kTerms == Terms::bias) head_bias = {call, parameters.factor, work.b, work.head};
-    bool has_hidden = false;  // true if a number of the bias of this warp's tile needs care
 
-    // The accumulators begin with tiles of a bias, which are read while the warpgroup waits for its turn, and not
-    // between a product and its exponentials.
-    const auto begin_scores = [&] {
-      if constexpr (kHasBiasTiles) has_hidden = begin_bias(parameters, shared, bias_state, scores);
-    };
     const auto start_scores = [&] {
       shared.k_ring.wait(k_state);
-      multiply<T, /*kAdds=*/kHasBiasTiles>(q, k + k_state.stage * KeyTile::kOffset, scores);
+      multiply<T, /*kAdds=*/false>(q, k + k_state.stage * KeyTile::kOffset, scores);
     };
     // Loads the bits of the tile whose scores were issued last, and returns the tile.
     const auto load_bits = [&](int expected) {
-      const int loaded = kHasMask ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected + 1;
+      const int loaded = kMasked ? shared.loaded[k_state.count % kLoadedTiles] : 2 * expected;
       pairs.load_bits(call, work, loaded / 2, loaded % 2);
       if constexpr (kTerms == Terms::bias)
         head_bias.template prefetch<kN>(call, work.sequence, work.queries.begin + warpgroup * 64,
@@ -444,7 +415,7 @@ struct Forward {
     };
     const auto apply_softmax = [&](int tile, auto is_masked) {
       float bias[2] = {};
-      if (kTerms == Terms::alibi || (kHasMask && call.alibi.data)) {
+      if (kTerms == Terms::alibi || (kMasked && call.alibi.data)) {
         const float slope = alibi_slope<T>(call, parameters.factor, work.head);
         add_alibi(parameters, work, fragment, warpgroup, tile, slope, scores, bias);
         if constexpr (kHasBias)
@@ -452,12 +423,12 @@ struct Forward {
           for (int i = 0; i < kN / 2; ++i) scores[i] += bias[i / 2 % 2];
       }
       if constexpr (kTerms == Terms::bias) add_bias(parameters, work, head_bias, tile, pairs, scores);
-      if constexpr (kHasBiasTiles) finish_bias(shared, has_hidden, pairs, scores);
+      if constexpr (kHasBiasTiles) add_bias_tile(parameters, shared, bias_state, pairs, scores);
       if constexpr (kMasked) {
         if (!pairs.are_all_visible)
           pairs.visible.each([&](int i, bool visible) { scores[i] = visible ? scores[i] : -INFINITY; });
         softmax.step(scores, bias, parameters.factor, rescale);
-        if (kHasMask && call.dropout.seed)
+        if (call.dropout.seed)
           pairs.draw(call, work, tile).each([&](int i, bool kept) { scores[i] = kept ? scores[i] : 0; });
       } else {
         if constexpr (is_masked) mask(parameters, work, fragment, warpgroup, tile, scores);
@@ -485,7 +456,6 @@ struct Forward {
     const auto process_tiles_down_to = [&](int last, auto is_masked) {
       while (tile > last) {
         finish_values();
-        begin_scores();
         wait_for_turn(warpgroup);
         start_scores();
         start_values();
@@ -500,7 +470,6 @@ struct Forward {
 
     shared.q_ring.wait(q_state);
     ++q_state;
-    begin_scores();
     start_scores();
     load_bits(tile);
     wait_for<0>(scores);
@@ -720,25 +689,19 @@ struct Forward {
     }
   }
 
-  // The bit of a score in a word of its row.
-  static __forceinline__ __device__ constexpr int bias_bit(int i) { return i / 4 * 2 + i % 2; }
-
-  // Sets accumulators to the next tile of the bias, in units of products, 32 keys at a time. Finite numbers stay
-  // finite. Returns true if a number of the warp needed care: then shared.hidden has the scores whose bias is minus
-  // infinity.
-  static __forceinline__ __device__ bool begin_bias(const Parameters& parameters, Shared& shared, BiasState& state,
-                                                    float (&scores)[kN / 2]) {
+  // Adds the next tile of the bias to products, 32 keys at a time.
+  static __forceinline__ __device__ void add_bias_tile(const Parameters& parameters, Shared& shared, BiasState& state,
+                                                       PairBits& pairs, float (&scores)[kN / 2]) {
     const BiasUnit bias_unit(parameters.factor);
     const int warpgroup = cutlass::canonical_warp_group_idx() - 1, lane = threadIdx.x % 32;
     const int row = threadIdx.x % kWarpgroup / 32 * 16;
     const bool is_f32 = parameters.bias.width == 2;
     BiasRing& ring = shared.bias_ring[warpgroup];
-    float least = 0;
 #pragma unroll
     for (int part = 0; part < kN / 32; ++part) {
       const bool is_second = is_f32 && part >= kN / 64;
       if (part == 0 || (is_f32 && part == kN / 64)) ring.wait(state);
-      auto& numbers = reinterpret_cast<float (&)[16]>(scores[part * 16]);
+      float numbers[16];
       load_bias_rows<BiasTile>(parameters.bias, shared.bias.at[warpgroup * kBiasStages + state.stage], row,
                                (part - (is_second ? kN / 64 : 0)) * 32 * (is_f32 ? 2 : 1), numbers);
       if (part == kN / 32 - 1 || (is_f32 && part == kN / 64 - 1)) {
@@ -746,44 +709,21 @@ struct Forward {
         if (lane == 0) ring.empty[state.stage].arrive();
         ++state;
       }
+      const bool needs_care = bias_unit.add(numbers, reinterpret_cast<float (&)[16]>(scores[part * 16]));
+      uint32_t visible[2];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) least = fminf(least, numbers[i]);
-    }
-    const bool needs_care = __any_sync(0xffffffff, least < bias_unit.lowest);
-    if (needs_care) {
-      uint32_t hidden[2] = {};
+      for (int r = 0; r < 2; ++r)
+        visible[r] = pairs.are_all_visible ? ~0u : __shfl_sync(0xffffffff, pairs.visible.own[r], part, 4);
+      if (needs_care) {
+        uint32_t finite[2] = {};
 #pragma unroll
-      for (int i = 0; i < kN / 2; ++i) {
-        const bool is_hidden = scores[i] == -INFINITY;
-        hidden[i / 2 % 2] |= uint32_t(is_hidden) << bias_bit(i);
-        scores[i] = is_hidden ? 0 : scores[i] < bias_unit.lowest ? bias_unit.lowest : scores[i];
+        for (int i = 0; i < 16; ++i)
+          finite[i / 2 % 2] |= uint32_t(numbers[i] != -INFINITY) << (i / 4 * 8 + lane % 4 * 2 + i % 2);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) visible[r] &= finite[r];
       }
-      shared.hidden.of[threadIdx.x - kWarpgroup] = {hidden[0], hidden[1]};
-    }
 #pragma unroll
-    for (int i = 0; i < kN / 2; ++i) scores[i] *= bias_unit.unit;
-    return needs_care;
-  }
-
-  // Masks scores whose bias is minus infinity, and finds rows with visible keys.
-  static __forceinline__ __device__ void finish_bias(const Shared& shared, bool has_hidden, PairBits& pairs,
-                                                     float (&scores)[kN / 2]) {
-    if (has_hidden) {
-      const uint2 hidden = shared.hidden.of[threadIdx.x - kWarpgroup];
-      const auto finish = [&](int i, bool is_visible) {
-        const bool is_hidden = (i / 2 % 2 ? hidden.y : hidden.x) >> bias_bit(i) & 1;
-        if (is_hidden) scores[i] = -INFINITY;
-        pairs.any[i / 2 % 2] |= is_visible && !is_hidden;
-      };
-      if (pairs.are_all_visible) {
-#pragma unroll
-        for (int i = 0; i < kN / 2; ++i) finish(i, true);
-      } else {
-        pairs.visible.each(finish);
-      }
-    } else {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) pairs.any[r] |= pairs.are_all_visible ? ~0u : pairs.visible.own[r];
+      for (int r = 0; r < 2; ++r) pairs.any[r] |= visible[r];
     }
   }
 
