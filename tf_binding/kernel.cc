@@ -155,18 +155,10 @@ class Execution {
       TF_RETURN_IF_ERROR(tensorflow::TensorShape::BuildTensorShape(
           absl::Span<const int64_t>(shape.dims, static_cast<size_t>(shape.rank)), &sizes));
       tensorflow::Tensor* tensor;
-      const std::vector<int> lent = unit_gradient_of(i);
-      TF_RETURN_IF_ERROR(context_->forward_input_or_allocate_output(lent, i, sizes, &tensor));
+      TF_RETURN_IF_ERROR(context_->allocate_output(i, sizes, &tensor));
       call_.outputs[i] = view(*tensor, shape, output_strides_[i]);
     }
     return absl::OkStatus();
-  }
-
-  // The position of the input unit_dx for the output dx. Its memory becomes the output's if nothing else has it.
-  std::vector<int> unit_gradient_of(int output) const {
-    for (int i = 0, position = 0; i < static_cast<int>(op_.inputs.size()); position += counts_[i++])
-      if (counts_[i] == 1 && op_.inputs[i].name == std::string("unit_") + op_.outputs[output].name) return {position};
-    return {};
   }
 
   absl::Status allocate_workspace() {

@@ -88,11 +88,6 @@ class Binding {
     } else if (name.starts_with("need_")) {
       argument->from = Argument::From::wanted;
       argument->inputs = given_by(name.substr(5));
-    } else if (name == "overwrite") {
-      argument->from = Argument::From::owned;
-      for (size_t i = 0; i < called_->inputs.size(); ++i)
-        if (std::string_view(called_->inputs[i].name).starts_with("unit_"))
-          argument->place |= size_t(1) << step_.arguments[i].place;
     }
   }
 

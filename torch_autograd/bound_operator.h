@@ -24,7 +24,6 @@ struct Argument {
     rest,      // a number or attribute of the forward
     negated,   // a boolean attribute of the forward, negated
     wanted,    // True if the gradient of one of `inputs` is wanted
-    owned,     // True if nothing else can read the saved tensors in the bit mask `place`, now or later
     constant,
   };
   From from = From::constant;

@@ -24,10 +24,6 @@ c10::IValue value_of(const Argument& argument, const variable_list& upstream, Sa
       return !saved.rest[argument.place].toBool();
     case Argument::From::wanted:
       return (argument.inputs & missing) != 0;
-    case Argument::From::owned:
-      for (size_t place = 0; argument.place >> place; ++place)
-        if ((argument.place >> place & 1) && !saved.owns(place)) return false;
-      return true;
     case Argument::From::constant:
       return argument.value;
   }

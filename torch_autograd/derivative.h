@@ -15,9 +15,6 @@ class SavedValues {
   virtual ~SavedValues() = default;
   virtual at::Tensor tensor(size_t place) = 0;  // place in BoundOperator::saved
 
-  // True if a step that reads the tensor may overwrite it: nothing else has it, or will read it.
-  virtual bool owns(size_t) const { return false; }
-
   const c10::ArrayRef<c10::IValue> rest;  // numbers and attributes
 };
 

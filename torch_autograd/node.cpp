@@ -1,13 +1,9 @@
 #include "node.h"
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "derivative.h"
@@ -37,34 +33,12 @@ uint64_t read_by(const BoundOperator& bound, Mask wanted) {
   return places;
 }
 
-// False for tensors of modes, subclasses and transforms, which may call a step's operator more than once.
-bool is_plain(const at::Tensor& tensor) {
-  using c10::DispatchKey;
-  constexpr c10::DispatchKeySet kOthers({DispatchKey::Python, DispatchKey::PythonTLSSnapshot,
-                                         DispatchKey::Functionalize, DispatchKey::FuncTorchBatched,
-                                         DispatchKey::FuncTorchGradWrapper, DispatchKey::Batched});
-  return !tensor.defined() || !tensor.key_set().has_any(kOthers);
-}
-
-// True if this run of the engine is the last that reads the node's tensors, and runs each step's operator once.
-bool is_last_run(const Backward::variable_list& upstream) {
-  return !c10::GradMode::is_enabled() && !torch::autograd::get_current_graph_task_keep_graph() &&
-         !c10::impl::dispatch_mode_enabled() &&
-         !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) &&
-         std::all_of(upstream.begin(), upstream.end(), is_plain);
-}
-
 // Unpacks a tensor when a step reads it, and only once, since hooks may recompute it.
 class UnpackedValues : public SavedValues {
  public:
   UnpackedValues(const BoundOperator& bound, const std::vector<SavedVariable>& saved, c10::ArrayRef<c10::IValue> rest,
-                 const Backward::Pointer& node, bool is_last_run)
-      : SavedValues(rest),
-        bound_(bound),
-        saved_(saved),
-        node_(node),
-        is_last_run_(is_last_run),
-        tensors_(saved.size()) {}
+                 const Backward::Pointer& node)
+      : SavedValues(rest), bound_(bound), saved_(saved), node_(node), tensors_(saved.size()) {}
 
   at::Tensor tensor(size_t place) override {
     at::Tensor& tensor = tensors_[place];
@@ -72,20 +46,10 @@ class UnpackedValues : public SavedValues {
     return tensor;
   }
 
-  bool owns(size_t place) const override {
-    // saved_, tensors_, the step's argument, and a Python object, which torch keeps though nothing in Python has it.
-    constexpr size_t kOurs = 4;
-    const at::Tensor& tensor = tensors_[place];
-    if (!tensor.defined() || tensor.numel() == 0) return true;  // not an argument of the step, or nothing to overwrite
-    if (!is_last_run_ || saved_[place].has_hooks() || !is_plain(tensor)) return false;
-    return tensor.use_count() <= kOurs && tensor.has_storage() && tensor.storage().use_count() == 1;
-  }
-
  private:
   const BoundOperator& bound_;
   const std::vector<SavedVariable>& saved_;
   const Backward::Pointer& node_;
-  const bool is_last_run_;
   c10::SmallVector<at::Tensor, kMaxInputs> tensors_;
 };
 
@@ -136,7 +100,7 @@ Mask Backward::wanted() const {
 
 Backward::variable_list Backward::apply(variable_list&& upstream) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  UnpackedValues values(bound_, saved_, rest_, getptr(), is_last_run(upstream));
+  UnpackedValues values(bound_, saved_, rest_, getptr());
   return gradients(bound_, upstream, values, wanted());
 }
 

@@ -7,7 +7,6 @@
 #include <new>
 #include <optional>
 #include <stdexcept>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -216,22 +215,6 @@ Status check_shared(const Operator& op, const Arguments& arguments) {
   return {};
 }
 
-// With the attribute `overwrite`, an output dx takes the memory of the input unit_dx.
-bool overwrites(const Operator& op, const Arguments& arguments) {
-  const size_t last = op.attributes.size() - 1;
-  return op.attributes.size() > 0 && std::string_view(op.attributes[last].name) == "overwrite" &&
-         arguments.attributes[last].i64;
-}
-
-Tensor overwritten(const Operator& op, const Arguments& arguments, const Output& output) {
-  AtenTensorHandle handle = nullptr;
-  for (size_t i = 0; i < op.inputs.size(); ++i)
-    if (op.inputs[i].name == std::string("unit_") + output.name && arguments.inputs[i] &&
-        arguments.views[i].numel() > 0)
-      require(aoti_torch_new_tensor_handle(arguments.inputs[i].get(), &handle), "share a tensor");
-  return Tensor(handle);
-}
-
 }  // namespace
 
 void call(const Operator& op, StableIValue* stack) try {
@@ -266,8 +249,7 @@ void call(const Operator& op, StableIValue* stack) try {
   const bool on_gpu = device.type == aoti_torch_device_type_cuda();
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const Shape& shape = rule.outputs[i];
-    if (overwrites(op, arguments)) outputs[i] = overwritten(op, arguments, op.outputs[i]);
-    if (!outputs[i]) outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device, on_gpu && op.outputs[i].padded);
+    outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device, on_gpu && op.outputs[i].padded);
     call.outputs[i] = view_of(outputs[i]);
   }
   call.attributes = arguments.attributes;

@@ -113,44 +113,6 @@ def test_gradients_in_the_forward_and_in_the_backward(torch_backend, sizes, rand
             assert torch.equal(got, right)
 
 
-def test_the_last_backward_scales_kept_gradients_in_place(torch_backend, random):
-    """They stay as they are if something else has them: a retained graph, a view, or hooks of saved tensors."""
-    torch, ops = torch_backend.torch, torch_backend.torch.ops.fusedops
-    x, weight = (torch_backend.tensor(random.standard_normal(shape), "bfloat16") for shape in ((6, 8), (16, 8)))
-    inputs = (x.requires_grad_(), weight.requires_grad_())
-    labels = torch.arange(6, device=x.device)
-
-    def forward():
-        loss, _, _, *unit, _ = ops.linear_cross_entropy(x, weight, labels, keep_dx=True, keep_dweight=True)
-        return loss, unit
-
-    loss, unit = forward()
-    views = [each.detach() for each in unit]
-    before, places = [each.clone() for each in unit], [each.data_ptr() for each in unit]
-    once, upstream = [each * 3.0 for each in before], torch.full_like(loss, 3.0)
-
-    def check(loss, in_place, **options):
-        got = torch.autograd.grad(loss, inputs, upstream, **options)
-        assert [each.data_ptr() in places for each in got] == [in_place, in_place]
-        assert all(torch.equal(a, b) for a, b in zip(got, once, strict=True))
-
-    check(loss, False)
-    assert all(torch.equal(a, b) for a, b in zip(views, before, strict=True))
-    loss, unit = forward()
-    places = [each.data_ptr() for each in unit]
-    del unit
-    check(loss, False, retain_graph=True)
-    check(loss, True)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each) or each, lambda each: each):
-        loss = forward()[0]
-    places = [each.data_ptr() for each in kept]
-    check(loss, False)
-    loss = forward()[0]
-    batch = torch.autograd.grad(loss, inputs, torch.stack((upstream, upstream)), is_grads_batched=True)
-    assert all(torch.equal(a[0], b) and torch.equal(a[1], b) for a, b in zip(batch, once, strict=True))
-
-
 def test_gradients_are_kept_for_inputs_that_a_tape_watches(tf_backend):
     tf, fo = tf_backend.tf, tf_backend.functions
     x, weight, labels = tf.ones((3, 4)), tf.Variable(tf.ones((5, 4))), tf.constant([0, 1, 2])

@@ -76,7 +76,7 @@ inline constexpr Signature kLinearCrossEntropy{
 Operator linear_cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 
-// Gradients that are not needed are empty. `overwrite`: they may take the memory of the unit gradients.
+// Gradients that are not needed are empty.
 inline constexpr Signature kLinearCrossEntropyBackward{
     .name = "linear_cross_entropy_backward",
     .inputs = InputList{{"dloss"},
@@ -89,8 +89,7 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                         optional_parameter("class_weight")}
                   .with(kUnitGradients),
     .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
-    .attributes = with_needs(kLinearCrossEntropyOptions, {"need_dx", "need_dweight", "need_dbias"})
-                      .with({{"overwrite", Type::boolean, "false"}}),
+    .attributes = with_needs(kLinearCrossEntropyOptions, {"need_dx", "need_dweight", "need_dbias"}),
     .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
               "Kv^transpose_weight/..., v/...; v@first_class/classes",
               "reduction=none"},
