@@ -20,7 +20,7 @@ class AdditiveMaskAttention(HubLayer):
     needs: ClassVar[tuple[str, ...]] = (
         *("head_dim", "scaling", "logit_soft_cap", "dropout_layer", "num_key_value_groups", "_compute_attention"),
     )
-    head_size = "head_dim"
+    head_attribute = "head_dim"
 
     num_key_value_groups = without_repeats("num_key_value_groups")
 

@@ -28,7 +28,7 @@ class GroupedAttention(HubLayer):
     """The attention of the Gemma families, whose own code projects, rotates and caches."""
 
     needs: ClassVar[tuple[str, ...]] = ("dropout_layer", "dropout", "head_dim", "logit_soft_cap", "_compute_attention")
-    head_size = "head_dim"
+    head_attribute = "head_dim"
 
     def _compute_attention(
         self,

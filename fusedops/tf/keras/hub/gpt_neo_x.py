@@ -15,7 +15,7 @@ from fusedops.tf.keras.hub.layer import HubLayer
 @saved
 class GPTNeoXAttention(HubLayer, gpt_neo_x_attention.GPTNeoXAttention):
     needs = ("attn_head_size", "dropout", "_attn_dropout_layer", "_inv_norm_factor", "_compute_attention")
-    head_size = "attn_head_size"
+    head_attribute = "attn_head_size"
 
     def _compute_attention(
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, attention_mask: Any = None, training: Any = None

@@ -22,7 +22,7 @@ class HubLayer(FusedLayer):
     signature: ClassVar[inspect.Signature]  # of KerasHub's `call`
 
     needs: ClassVar[tuple[str, ...]] = ()  # attributes that the methods read, beside those of every layer
-    head_size: ClassVar[str | None] = None  # the attribute with the number of features of a head, for attention
+    head_attribute: ClassVar[str | None] = None  # with the number of features of a head, for attention
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -45,7 +45,8 @@ class HubLayer(FusedLayer):
         return None
 
     def _unsupported_heads(self) -> str | None:
-        return unsupported_heads(**{self.head_size: getattr(self, self.head_size)}) if self.head_size else None
+        name = self.head_attribute
+        return unsupported_heads(**{name: getattr(self, name)}) if name else None
 
 
 def _call(signature: inspect.Signature) -> Callable[..., Any]:

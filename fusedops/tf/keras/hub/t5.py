@@ -33,7 +33,7 @@ class T5MultiHeadAttention(HubLayer, t5_multi_head_attention.T5MultiHeadAttentio
         *("num_heads", "key_value_dim", "inner_dim", "query_projector", "key_projector", "value_projector"),
         *("output_projector", "dropout_layer", "use_relative_attention_bias", "compute_bias"),
     )
-    head_size = "key_value_dim"
+    head_attribute = "key_value_dim"
     arguments = 7
 
     def fused_call(self, given: Any) -> Any:
