@@ -122,6 +122,20 @@ def means(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[An
     return {i: names.index(term.weight) for i, term in enumerate(outputs) if term.weight is not None}
 
 
+def as_sum(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> dict[str, str]:
+    """The attributes with which the parts of a mean give terms of the sum, to be divided by the weight of all.
+
+    The mean of a part of weight 0 is NaN or infinite, and tells nothing of its terms. Empty for calls without the
+    attribute that makes a sum of a mean, and for those that keep its gradients: parts of weight 0 have no terms there,
+    and sums may overflow in 16 bits.
+    """
+    if attributes.get("reduction") != "mean":
+        return {}
+    terms = _terms(operator, attributes, inputs)
+    weighted = () if terms is None else [term for term in terms.tensors if term.weight is not None]
+    return {"reduction": "sum"} if weighted and not any(term.axes for term in weighted) else {}
+
+
 @dataclass(frozen=True)
 class _Term:
     """The declared axes of one tensor."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -52,6 +52,11 @@ class Call:
     def given(self) -> tuple[str, ...]:
         """The names of the inputs that are present; for an operator without lists, one for each tensor."""
         return tuple(x.name for x, count in zip(self.operator.inputs, self.counts, strict=True) if count)
+
+    def replaced(self, texts: Mapping[str, str]) -> Call:
+        """The call with other values of these attributes."""
+        named = dict(zip([a.name for a in self.operator.attributes], self.texts, strict=True))
+        return replace(self, texts=tuple({**named, **texts}.values()))
 
     def by_input(self, tensors: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """The tensors of each input."""
@@ -132,8 +137,11 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
         count = len(operator.outputs)
         if sharding.is_partitioned(ctx):
             divided = _divided(call, ctx.avals_in, [aval.shape for aval in ctx.avals_out[:count]])
-            whole = functools.partial(PRIMITIVES[operator.name].bind, **call.parameters)
-            return mlir.lower_fun(divided.function(whole), multiple_results=True)(ctx, *operands)
+            whole, part = (
+                functools.partial(PRIMITIVES[operator.name].bind, **each.parameters)
+                for each in (call, call.replaced(divided.of_parts))
+            )
+            return mlir.lower_fun(divided.function(whole, part), multiple_results=True)(ctx, *operands)
         avals, mutated = ctx.avals_out[:count], ctx.avals_out[count:]
         bytes = _workspace(call, [*map(shaped, ctx.avals_in)], [*map(shaped, avals)], cuda)
         names = [a.name for a in operator.attributes]

@@ -44,7 +44,9 @@ class Divided:
         mutated = [shape for x, items in zip(operator.inputs, inputs, strict=True) if x.updated for shape in items]
         self.shapes = [*(shape for items in inputs for shape in items), *outputs, *mutated]
         self.count = len(self.shapes) - len(outputs) - len(mutated)
-        self.weights = axes.means(operator, attributes, [items or None for items in inputs])
+        present = [items or None for items in inputs]
+        self.weights = axes.means(operator, attributes, present)
+        self.of_parts = axes.as_sum(operator, attributes, present)
         self.divisions: list[tuple[int, Division, list[Share]]] = []  # with the place in lists
         lengths = [len(items) for x, items in zip(operator.inputs, inputs, strict=True) if x.kind == "list"]
         for place in range(max(lengths, default=1)):  # the tensors at one place of all lists are a call of their own
@@ -84,8 +86,11 @@ class Divided:
 
         return [PartitionSpec(*(names_at(i, dim) for dim in range(len(x)))) for i, x in enumerate(self.shapes)]
 
-    def function(self, whole: Callable[..., Any]) -> Callable[..., Any]:
-        """The call as a function whose calls the partitioner divides. `whole` is the call on all elements."""
+    def function(self, whole: Callable[..., Any], part: Callable[..., Any]) -> Callable[..., Any]:
+        """The call as a function whose calls the partitioner divides.
+
+        `whole` is the call on all elements, and `part` that on a part of them, with the attributes `of_parts`.
+        """
 
         def partition(mesh: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
             chosen = self.choose(mesh, [x.sharding.spec for x in (*arguments, *results)])
@@ -95,9 +100,13 @@ class Divided:
             def local(*shards: Any) -> Any:
                 for _, shares, names in chosen:
                     shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False))
-                values = whole(*shards)
+                values = (part if chosen else whole)(*shards)
+                weights = {} if self.of_parts else self.weights
                 for _, shares, names in chosen:
-                    values = _joined(values, shares[self.count :], self.weights, names)
+                    values = _joined(values, shares[self.count :], weights, names)
+                if chosen and self.of_parts:
+                    means = {i: values[i] / values[weight] for i, weight in self.weights.items()}
+                    values = [means.get(i, x) for i, x in enumerate(values)]
                 return values
 
             return mesh, local, shardings[self.count :], tuple(shardings[: self.count])
@@ -162,16 +171,20 @@ def _joined(values: Sequence[Any], shares: Sequence[Share], weights: Mapping[int
     """The results of the whole call from those of the parts."""
     joined = list(values)
     for i, share in enumerate(shares):
-        if share == TERM:
+        if share in (TERM, MEAN) and i not in weights:
             joined[i] = jax.lax.psum(values[i], names)
-        elif share == MEAN or share.is_weighted:
+        elif i in weights and (share == MEAN or share.is_weighted):
             weight = values[weights[i]]
             total = jax.lax.psum(weight, names)
-            # A part without any weight has the mean NaN, which is the result if all parts are without.
+            # A part of weight 0 has the mean NaN. Its gradients are 0, or NaN throughout if labels have a class of
+            # weight 0. They count if all parts are without weight.
             if share.is_weighted or values[i].dtype != weight.dtype:
-                mine = jnp.where(weight == 0, 0, values[i] * (weight / total)).astype(values[i].dtype)
-                mean = jax.lax.psum(mine, names) if share == MEAN else mine
-            else:  # both sums at once
-                mean = jax.lax.psum(jnp.where(weight == 0, 0, values[i] * weight), names) / total
-            joined[i] = jnp.where(total == 0, values[i], mean)
+                own = jnp.where(total == 0, values[i], 0)
+                mine = jnp.where(weight == 0, own, values[i] * (weight / total)).astype(values[i].dtype)
+                joined[i] = jax.lax.psum(mine, names) if share == MEAN else mine
+            else:  # all sums at once
+                own = jnp.where(weight == 0, values[i].reshape(-1)[:1].sum(), 0)
+                terms = jnp.where(weight == 0, 0, values[i] * weight)
+                rest, terms = (jax.lax.psum(x, names) for x in (own, terms))
+                joined[i] = jnp.where(total == 0, rest, terms / total)
     return joined

@@ -123,25 +123,41 @@ def test_gradients_kept_by_shards(jax_cpu, reduction, ignored, dtype, random):
     assert re.search(kept, str(jax.make_jaxpr(step)(*sharded)))
 
 
+WEIGHTLESS = {
+    "one shard": [0, 0, 3, 5, 1, 7, 2, 11],
+    "one shard, beside ignored labels": [0, -100, -100, -100, 1, 7, 2, 11],
+    "all": [0] * 8,
+    "all, beside ignored labels": [-100, -100, -100, *[0] * 5],
+    "ignored": [-100] * 8,
+}  # class 0 has no weight
+
+
 @pytest.mark.parametrize("options", [{}, {"z_loss": 0.1}, {"label_smoothing": 0.1}], ids=str)
-def test_shards_without_weight(jax_cpu, options, random):
-    """All labels of one shard have a class of weight 0. Smoothing and z_loss give its rows gradients nevertheless."""
+@pytest.mark.parametrize("labels", WEIGHTLESS.values(), ids=WEIGHTLESS.keys())
+@pytest.mark.parametrize("name", ["cross_entropy", "linear_cross_entropy"])
+def test_shards_without_weight(jax_cpu, name, labels, options, random):
+    """All labels of a shard are ignored or have a class of weight 0. Smoothing and z_loss give rows of such a class
+    a loss and gradients nevertheless. Without any weight the results have the NaN, infinities and zeros of one device.
+    """
     jax, fo = jax_cpu.jax, jax_cpu.functions
-    x, weight = random.normal(size=(8, 16)), random.normal(size=(12, 16))
-    labels, class_weight = np.array([0, 0, 3, 5, 1, 7, 2, 11]), random.uniform(0.5, 2, 12).astype("float32")
+    given = [random.normal(size=(8, 16)), random.normal(size=(12, 16))][: 1 + name.startswith("linear")]
+    class_weight = random.uniform(0.5, 2, 12 if len(given) > 1 else 16).astype("float32")
     class_weight[0] = 0
 
-    def loss(x, weight, labels):
-        return fo.linear_cross_entropy(x, weight, labels, class_weight=class_weight, **options)
+    def loss(labels, *given):
+        return getattr(fo, name)(*given, labels, class_weight=class_weight, **options)
 
-    step = jax.value_and_grad(loss, (0, 1))
+    step = jax.value_and_grad(loss, tuple(range(1, len(given) + 1)))
     rows = jax.sharding.NamedSharding(mesh_of(jax), jax.sharding.PartitionSpec("data"))
-    sharded = jax.device_put(x, rows), weight, jax.device_put(labels, rows)
-    found, expected = (
-        jax.tree.leaves(f(*given)) for f, given in ((jax.jit(step), sharded), (step, (x, weight, labels)))
-    )
-    for got, exact in zip(found, expected, strict=True):
-        np.testing.assert_allclose(got, exact, rtol=0, atol=1e-13 * np.abs(exact).max())
+    sharded = jax.device_put(np.array(labels), rows), jax.device_put(given[0], rows), *given[1:]
+    for function in (step, loss):  # without gradients, the forward keeps none
+        found, expected = (
+            jax.tree.leaves(f(*x)) for f, x in ((jax.jit(function), sharded), (function, (np.array(labels), *given)))
+        )
+        for got, exact in zip(found, expected, strict=True):
+            limit = 1e-13 * np.abs(np.where(np.isfinite(exact), exact, 0)).max()
+            for shard in getattr(got, "addressable_shards", ()):
+                np.testing.assert_allclose(shard.data, exact[shard.index], rtol=0, atol=limit)
 
 
 def test_explicit_axes(jax_cpu, random):
