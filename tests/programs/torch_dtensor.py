@@ -709,6 +709,41 @@ def losses() -> None:
             torch.testing.assert_close(got.full_tensor(), expected)
 
 
+def without_weight() -> None:
+    """Losses whose labels are ignored or have a class of weight 0: all of them, or those of one shard. The results have
+    the numbers, NaN, infinities and zeros of one process."""
+    grid = mesh if world == 2 else dist.device_mesh.init_device_mesh(device, (world // 2, 2))
+    class_weight = torch.arange(8.0, device=device)
+    x, weight = (torch.randn(8, 8, dtype=torch.float64, device=device, generator=seeded(n)) for n in (4, 5))
+    some = ([0, 0, 0, -100, 1, 7, 3, 2], [0] * 8, [-100] * 4 + [0] * 4, [0] * 4 + [-100] * 4, [-100] * 8)
+    unsharded, first, last = [Replicate()] * 2, [Shard(0)] * 2, [Shard(1)] * 2
+    calls = [  # with the placements of inputs and of labels: rows are sharded, or classes, or both
+        ("cross_entropy", (x,), [first], first),
+        ("cross_entropy", (x,), [last], unsharded),
+        ("cross_entropy", (x,), [[Shard(0), Shard(1)]], [Shard(0), Replicate()]),
+        ("linear_cross_entropy", (x, weight), [first, unsharded], first),
+        ("linear_cross_entropy", (x, weight), [unsharded, first], unsharded),
+        (
+            "linear_cross_entropy",
+            (x, weight),
+            [[Shard(0), Replicate()], [Replicate(), Shard(0)]],
+            [Shard(0), Replicate()],
+        ),
+    ]
+    for labels, options in itertools.product(some, ({}, {"z_loss": 0.1}, {"label_smoothing": 0.1})):
+        for (name, inputs, where, of_labels), needed in itertools.product(calls, (False, True)):
+            given = [*inputs, torch.tensor(labels, device=device), class_weight]
+            placements = (*where, of_labels, unsharded)
+            sharded = [distribute_tensor(y, grid, p[: grid.ndim]) for y, p in zip(given, placements, strict=True)]
+            results = []
+            for *leaves, targets, of_classes in (given, sharded):
+                leaves = [y.detach().requires_grad_(needed) for y in leaves]
+                loss = getattr(fo, name)(*leaves, targets, class_weight=of_classes, **options)
+                results.append([loss, *(torch.autograd.grad(loss, leaves) if needed else ())])
+            for exact, got in zip(*results, strict=True):
+                assert_close(torch, got.full_tensor(), exact, f"{name} {labels} {options} {where} {needed}")
+
+
 def dropout() -> None:
     """All ranks drop the same, whatever their own generators draw."""
     torch.manual_seed(rank)

@@ -12,9 +12,9 @@ from tests.helpers.running import ROOT, blocks, check_ranks, environment, python
 
 TWO = (
     *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast"),
-    *("plans", "report", "errors"),
+    *("without_weight", "plans", "report", "errors"),
 )
-RANKS = {"two": (2, TWO), "four": (4, ("dropout", "heads", "two_dimensions", "checkpoints"))}
+RANKS = {"two": (2, TWO), "four": (4, ("dropout", "heads", "two_dimensions", "without_weight", "checkpoints"))}
 # The version of transformers for Python 3.10 sets other forwards by its plans.
 if sys.version_info >= (3, 11) and find_spec("transformers"):
     RANKS |= {"two-families": (2, ("transformers", "transformers_checkpoints"))}

@@ -20,7 +20,7 @@ from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, Ru
 from torch.distributed.tensor._ops.utils import generate_redistribute_costs, register_op_strategy
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from fusedops.axes import ALL, Division, Share, divisions, means
+from fusedops.axes import ALL, Division, Share, as_sum, divisions, means
 from fusedops.declarations import Operator
 from fusedops.torch.distributed.joins import Part
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
@@ -158,29 +158,36 @@ def _handler(signature: Signature) -> Callable[..., Any]:
                 info, sharding.redistribute_schema, sharding.use_val_from_redistribute_schema
             )
         placed = sharding.redistribute_schema if sharding.needs_redistribute else info.schema
-        results = _computed(op, signature, placed, info.local_args)
-        outputs = dispatcher.wrap(results, sharding.output_spec)
+        call = signature.declaration, signature.named_attributes(args), signature.padded(args)
+        weights = {
+            place: weight
+            for place, weight in means(*call).items()
+            if any(isinstance(p, Partial) for p in sharding.output_spec[weight].placements)
+        }
+        of_parts = as_sum(*call) if weights else {}
+        local_args = signature.replaced(info.local_args, of_parts) if of_parts else info.local_args
+        outputs = dispatcher.wrap(_computed(op, signature, placed, local_args), sharding.output_spec)
         if not isinstance(outputs, (tuple, list)):
             return outputs
         joined = list(outputs)
-        for place, weight in means(
-            signature.declaration, signature.named_attributes(args), signature.padded(args)
-        ).items():
-            if any(isinstance(p, Partial) for p in outputs[weight].placements):
-                joined[place], joined[weight] = _mean(outputs[place], outputs[weight])
+        for place, weight in weights.items():
+            joined[place], joined[weight] = _mean(outputs[place], outputs[weight], bool(of_parts))
         return tuple(joined)
 
     return handle
 
 
-def _mean(shares: DTensor, weights: DTensor) -> tuple[DTensor, DTensor]:
-    """The mean over all processes of means over shards, or the shards of its gradient, and the weight of all.
+def _mean(shares: DTensor, weights: DTensor, are_sums: bool) -> tuple[DTensor, DTensor]:
+    """The mean over all processes of sums or means over shards, or the shards of its gradient, and the weight of all.
 
     A shard of weight 0 has the mean NaN, which is the result if all shards are without.
     """
     placements = [Replicate()] * shares.device_mesh.ndim
     weight = weights.redistribute(placements=placements)
     total = weight.to_local()
+    if are_sums:
+        everywhere = shares.redistribute(placements=placements)
+        return DTensor(everywhere._local_tensor / total, everywhere._spec, requires_grad=False), weight
     fraction = torch.where(total == 0, 1.0, weights._local_tensor / total)
     terms = torch.where(fraction == 0, 0.0, shares._local_tensor * fraction)
     scaled = DTensor(terms, shares._spec, requires_grad=False)
