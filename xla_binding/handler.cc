@@ -76,6 +76,10 @@ class Execution {
     auto workspace = results.get<ffi::AnyBuffer>(op_.outputs.size());
     if (!workspace) return workspace.error();
     call_.workspace = (*workspace)->untyped_data();
+    // The size is part of the program, which may be older than this library.
+    if (op_.workspace && (*workspace)->size_bytes() < op_.workspace(call_))
+      return ffi::Error::InvalidArgument(std::string("fusedops: ") + op_.name +
+                                         " needs another workspace in this version: export the program again");
     if (const ffi::Error error = check_mutated(results); error.failure()) return error;
 
     const IeeeDenormals ieee;
