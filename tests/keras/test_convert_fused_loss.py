@@ -623,13 +623,19 @@ def test_lora_of_the_head(keras, fk, tf_backend, llama, random):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
 
 
+def losses_in_turn(keras, fk, model):
+    """Converts the model, compiled for eager steps, with the loss of Keras and then with the fused one."""
+    for fuse_loss in (False, True):
+        compiled(keras, model, run_eagerly=True)
+        converted(fk, model, fuse_loss=fuse_loss)
+        yield
+
+
 def test_labels_of_another_rank_need_the_logits(keras, fk, model, random, monkeypatch):
     """Keras squeezes the labels if it can."""
     x, y, _ = batch(random, model)
     found = []
-    for fuse_loss in (False, True):
-        compiled(keras, model, run_eagerly=True)
-        converted(fk, model, fuse_loss=fuse_loss)
+    for _ in losses_in_turn(keras, fk, model):
         calls = heads_called(monkeypatch, model)
         found.append(model.test_on_batch(x, y[..., None, None]))
         assert calls
@@ -642,9 +648,7 @@ def test_labels_that_keras_refuses(keras, fk, model, shape, random):
     """Keras gets the logits and raises its own message."""
     x, _, _ = batch(random, model)
     refusals = []
-    for fuse_loss in (False, True):
-        compiled(keras, model, run_eagerly=True)
-        converted(fk, model, fuse_loss=fuse_loss)
+    for _ in losses_in_turn(keras, fk, model):
         with pytest.raises(ValueError) as refusal:
             model.test_on_batch(x, np.zeros(shape, "int64"))
         refusals.append(str(refusal.value))
