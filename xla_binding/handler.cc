@@ -77,9 +77,11 @@ class Execution {
     if (!workspace) return workspace.error();
     call_.workspace = (*workspace)->untyped_data();
     // The size is part of the program, which may be older than this library.
-    if (op_.workspace && (*workspace)->size_bytes() < op_.workspace(call_))
-      return ffi::Error::InvalidArgument(std::string("fusedops: ") + op_.name +
-                                         " needs another workspace in this version: export the program again");
+    const size_t given = (*workspace)->size_bytes(), needed = op_.workspace ? op_.workspace(call_) : 0;
+    if (given < needed)
+      return ffi::Error::InvalidArgument(std::string("fusedops.") + op_.name +
+                                         ": the workspace of the program must have " + std::to_string(needed) +
+                                         " bytes in this version, so export it again; got " + std::to_string(given));
     if (const ffi::Error error = check_mutated(results); error.failure()) return error;
 
     const IeeeDenormals ieee;

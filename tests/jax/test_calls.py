@@ -89,6 +89,20 @@ def test_exported_programs(jax_backend, random):
         assert_same_bits(jax_backend.to_numpy(got), jax_backend.to_numpy(exact))
 
 
+def test_a_program_with_too_little_workspace_is_refused(jax_backend, random, monkeypatch):
+    """It may have been exported by a version whose kernels needed less."""
+    from fusedops.jax import primitives
+
+    jax, fo = jax_backend.jax, jax_backend.functions
+    x, weight = (jax_backend.tensor(random.normal(size=shape), "float32") for shape in ((4, 3), (5, 3)))
+    loss = jax.jit(lambda x, weight: fo.linear_cross_entropy(x, weight, np.array([0, 4, 1, 1])))
+    monkeypatch.setattr(primitives, "_workspace", lambda *_: 0)
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("fusedops")]
+    program = jax.export.export(loss, disabled_checks=allowed)(x, weight)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"must have \d+ bytes in this version.*; got 0"):
+        np.asarray(program.call(x, weight))
+
+
 def test_symbolic_shapes_are_refused(jax_cpu):
     jax, fo = jax_cpu.jax, jax_cpu.functions
     (rows,) = jax.export.symbolic_shape("rows")
