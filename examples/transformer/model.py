@@ -49,7 +49,7 @@ def angles() -> tuple[np.ndarray, np.ndarray]:
 
 
 class ModelSide:
-    """What the sides of all frameworks share. A side has `shapes`."""
+    """The parts of a side that are the same in all frameworks. A side has `shapes`."""
 
     shapes: Any
 

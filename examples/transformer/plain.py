@@ -1,4 +1,4 @@
-"""What the plain operators of all frameworks share, in Python's operators."""
+"""Plain operators that need no framework, only Python's operators."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def summed_to(shape: tuple[int, ...], x: Array) -> Array:
 
 
 class ReturningLse:
-    """Of a specification: the function returns lse as well."""
+    """A specification whose function returns lse as well."""
 
     function_options: Mapping[str, Any] = {"return_lse": True}
     outputs = ("y", "lse")

@@ -190,8 +190,8 @@ class Specification:
 
 
 class ProductSpecification(Specification):
-    """Of an operator whose results are sums of products. The bits of a row depend on the kernel, and so on the other
-    rows and on strides."""
+    """An operator whose results are sums of products. The bits of a row depend on the kernel, and so on the other rows
+    and on strides."""
 
     least_rank = 1
     autocast = True

@@ -160,7 +160,7 @@ def _signature(x: Any) -> tuple[Any, ...]:
 
 
 def _state(model: torch.nn.Module) -> list[Any]:
-    """What a graph fixes about the modules, parameters and buffers. `model.modules()` takes several times as long."""
+    """The modes and memory that a graph fixes, by module. `model.modules()` takes several times as long."""
     state, left = list[Any](), [model]
     while left:
         module = left.pop()
