@@ -98,7 +98,7 @@ def test_a_program_with_too_little_workspace_is_refused(jax_backend, random, mon
     loss = jax.jit(lambda x, weight: fo.linear_cross_entropy(x, weight, np.array([0, 4, 1, 1])))
     monkeypatch.setattr(primitives, "_workspace", lambda *_: 0)
     allowed = [jax.export.DisabledSafetyCheck.custom_call("fusedops")]
-    program = jax.export.export(loss, disabled_checks=allowed)(x, weight)
+    program = jax.export.export(loss, platforms=["cpu", "cuda"], disabled_checks=allowed)(x, weight)
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"must have \d+ bytes in this version.*; got 0"):
         np.asarray(program.call(x, weight))
 

@@ -4,6 +4,7 @@ a recorder that runs the work again stands for CUDA graphs."""
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import pickle
 import warnings
@@ -303,6 +304,29 @@ def test_a_bounded_number_of_graphs(place, fo):
     refused(model, "it differs from the 2 before in shapes, .* pad to fewer shapes", **tensors_of_net(place, 5))
     model(**tensors_of_net(place, 3))["loss"].backward()
     assert len(model.forward.graphs) == 2
+
+
+class Collecting(Net):
+    def forward(self, *args, **kwargs):
+        if torch.cuda.is_current_stream_capturing():
+            assert not gc.isenabled()
+            gc.collect()
+        return super().forward(*args, **kwargs)
+
+
+def test_garbage_is_collected_before_a_capture(place, fo):
+    """The graph of a model that is garbage, if it were destroyed within a capture, would end it with an error."""
+    gc.disable()
+    try:
+        model = fo.graphed(Net().to(place))
+        model(**tensors_of_net(place, 3))["loss"].backward()
+        model.itself = model.forward
+        del model
+        other = fo.graphed(Collecting().to(place))
+        other(**tensors_of_net(place, 3))["loss"].backward()
+        assert graphs(other) == 1 and not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_second_call_before_the_backward(place, fo):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,19 @@ def check(name: str, values: Sequence[Any], device: torch.device) -> None:
             raise RefusedError(f"{name} is a {kind}, neither a dense tensor on {device} nor a constant")
 
 
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Garbage may hold graphs, events or modules of CUDA, and to destroy one of them ends a capture with an error."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Recorder:
     """Captures work on one device. All graphs share memory, which a forward fills until its backward has run."""
 
@@ -61,7 +75,11 @@ class Recorder:
         # Other threads, such as those of a DataLoader, may call CUDA meanwhile.
         options: dict[str, Any] = {"stream": self.stream, "capture_error_mode": "thread_local"}
         try:
-            with torch.cuda.stream(self.stream), torch.cuda.graph(captured, self.pool, **options):
+            with (
+                _without_collection(),
+                torch.cuda.stream(self.stream),
+                torch.cuda.graph(captured, self.pool, **options),
+            ):
                 work()
         except RuntimeError as error:
             raise RuntimeError(
