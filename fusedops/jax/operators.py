@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import jax
 import jax.numpy as jnp
 
 from fusedops import checks
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def _array(operator: Operator, input: Input, value: Any) -> Any:
     if not is_array(value):
         raise checks.not_a_tensor(operator, input, value)
-    return jnp.asarray(value)
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)  # asarray takes longer than a small kernel
 
 
 def _list(operator: Operator, input: Input, value: Any) -> list[Any]:
