@@ -8,6 +8,7 @@ import gc
 import inspect
 import pickle
 import warnings
+import weakref
 
 import pytest
 
@@ -306,25 +307,32 @@ def test_a_bounded_number_of_graphs(place, fo):
     assert len(model.forward.graphs) == 2
 
 
-class Collecting(Net):
-    def forward(self, *args, **kwargs):
-        if torch.cuda.is_current_stream_capturing():
-            assert not gc.isenabled()
-            gc.collect()
-        return super().forward(*args, **kwargs)
+@pytest.mark.parametrize("enabled", [True, False], ids=["collector on", "collector off"])
+def test_garbage_is_collected_before_a_capture(place, fo, monkeypatch, enabled):
+    """The graph of a model that is garbage may end a capture with an error if it is destroyed in it."""
+    from fusedops.torch.capturing import graph
 
-
-def test_garbage_is_collected_before_a_capture(place, fo):
-    """The graph of a model that is garbage, if it were destroyed within a capture, would end it with an error."""
     gc.disable()
     try:
         model = fo.graphed(Net().to(place))
         model(**tensors_of_net(place, 3))["loss"].backward()
-        model.itself = model.forward
-        del model
-        other = fo.graphed(Collecting().to(place))
+        cycle = [model]
+        cycle.append(cycle)
+        garbage, capture, states = weakref.ref(model), graph.Recorder.capture, []
+        del model, cycle
+        assert garbage() is not None
+
+        def watched(recorder, work):
+            states.append((garbage() is None, gc.isenabled()))
+            return capture(recorder, work)
+
+        monkeypatch.setattr(graph.Recorder, "capture", watched)
+        if enabled:
+            gc.enable()
+        other = fo.graphed(Net().to(place))
         other(**tensors_of_net(place, 3))["loss"].backward()
-        assert graphs(other) == 1 and not gc.isenabled()
+        assert graphs(other) == 1 and states == [(True, False)] * 2
+        assert gc.isenabled() == enabled
     finally:
         gc.enable()
 

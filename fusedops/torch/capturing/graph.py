@@ -38,7 +38,7 @@ def check(name: str, values: Sequence[Any], device: torch.device) -> None:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Garbage may hold graphs, events or modules of CUDA, and to destroy one of them ends a capture with an error."""
+    """Garbage may hold graphs, events or modules of CUDA, which may end a capture with an error if destroyed in it."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -75,11 +75,7 @@ class Recorder:
         # Other threads, such as those of a DataLoader, may call CUDA meanwhile.
         options: dict[str, Any] = {"stream": self.stream, "capture_error_mode": "thread_local"}
         try:
-            with (
-                _without_collection(),
-                torch.cuda.stream(self.stream),
-                torch.cuda.graph(captured, self.pool, **options),
-            ):
+            with torch.cuda.stream(self.stream), torch.cuda.graph(captured, self.pool, **options):
                 work()
         except RuntimeError as error:
             raise RuntimeError(
@@ -116,9 +112,10 @@ class Graph:
             self._check(generators)
             if any(x.data_ptr() != alias.data_ptr() for x, alias in aliases.items()):
                 raise RefusedError("the forward moves its parameters, as cuDNN's recurrent layers do")
-            self.replay_forward = recorder.capture(self._forward)
-            if self.upstream:
-                self.replay_backward = recorder.capture(self._backward)
+            with _without_collection():
+                self.replay_forward = recorder.capture(self._forward)
+                if self.upstream:
+                    self.replay_backward = recorder.capture(self._backward)
             # Tensors that the forward has cached as attributes, which a replay reads.
             self.cached = [{**vars(module), **module._buffers} for module in model.modules()]
         self.results = [x.detach() if isinstance(x, Tensor) else x for x in self.results]  # frees autograd's nodes
