@@ -1,5 +1,6 @@
 // The built-in operators. A new operator gets a line here.
 #include "core/declaration/operator.h"
+#include "core/declaration/parts.h"
 #include "ops/activations/bias_act.h"
 #include "ops/activations/gated_act.h"
 #include "ops/attention/attention.h"
@@ -23,6 +24,7 @@
 #include "ops/optimizers/sgd.h"
 #include "ops/products/accumulate_matmul.h"
 #include "ops/products/gated_linear.h"
+#include "ops/products/gated_linear_backward.h"
 #include "ops/products/linear.h"
 #include "ops/products/matmul.h"
 #include "ops/products/matmul_backward.h"
@@ -92,6 +94,11 @@ std::span<const Operator> built_in_operators() {
       softmax_backward(),
       softmax_bias_backward(),
   };
+  return table;
+}
+
+std::span<const Parts> built_in_parts() {
+  static const Parts table[] = {gated_linear_backward_parts()};
   return table;
 }
 

@@ -127,6 +127,24 @@ class Binding {
   BoundStep step_;
 };
 
+// Marks the last read of each tensor in the steps' arguments.
+void mark_last_reads(std::vector<BoundStep>& steps) {
+  uint64_t saved = 0, upstream = 0;  // tensors that are read later
+  const auto read = [](uint64_t& places, size_t place) {
+    const bool is_last = !(places >> place & 1);
+    places |= uint64_t(1) << place;
+    return is_last;
+  };
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    for (auto argument = step->arguments.rbegin(); argument != step->arguments.rend(); ++argument) {
+      if (argument->from == Argument::From::saved) argument->is_last = read(saved, argument->place);
+      if (argument->from == Argument::From::upstream) argument->is_last = read(upstream, argument->place);
+    }
+    if (step->if_given) read(saved, *step->if_given);
+    for (const size_t output : step->required_upstream) read(upstream, output);
+  }
+}
+
 }  // namespace
 
 BoundOperator::BoundOperator(const Operator& op)
@@ -141,6 +159,7 @@ BoundOperator::BoundOperator(const Operator& op)
     steps.push_back(Binding(*this, step).bind());
     gradient_mask |= steps.back().gradient_mask;
   }
+  mark_last_reads(steps);
 }
 
 }  // namespace fusedops::torch_autograd

@@ -28,7 +28,8 @@ struct Argument {
   };
   From from = From::constant;
   size_t place = 0;
-  Mask inputs = 0;  // of `saved`: absent unless the gradient of one of these is wanted; 0: never absent
+  Mask inputs = 0;       // of `saved`: absent unless the gradient of one of these is wanted; 0: never absent
+  bool is_last = false;  // of `upstream` and `saved`: True if nothing reads the tensor later
   c10::IValue value = {};
 };
 

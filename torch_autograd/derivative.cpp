@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace fusedops::torch_autograd {
 
@@ -9,15 +10,15 @@ using torch::autograd::variable_list;
 
 namespace {
 
-c10::IValue or_none(const at::Tensor& tensor) { return tensor.defined() ? c10::IValue(tensor) : c10::IValue(); }
+c10::IValue or_none(at::Tensor tensor) { return tensor.defined() ? c10::IValue(std::move(tensor)) : c10::IValue(); }
 
-c10::IValue value_of(const Argument& argument, const variable_list& upstream, SavedValues& saved, Mask missing) {
+c10::IValue value_of(const Argument& argument, variable_list& upstream, SavedValues& saved, Mask missing) {
   switch (argument.from) {
     case Argument::From::upstream:
-      return or_none(upstream[argument.place]);
+      return or_none(argument.is_last ? std::move(upstream[argument.place]) : upstream[argument.place]);
     case Argument::From::saved:
       if (argument.inputs && !(argument.inputs & missing)) return {};
-      return or_none(saved.tensor(argument.place));
+      return or_none(argument.is_last ? saved.take(argument.place) : saved.tensor(argument.place));
     case Argument::From::rest:
       return saved.rest[argument.place];
     case Argument::From::negated:
@@ -45,7 +46,7 @@ void refuse(const BoundOperator& bound, Mask wanted) {
 
 }  // namespace
 
-variable_list gradients(const BoundOperator& bound, const variable_list& upstream, SavedValues& saved, Mask wanted) {
+variable_list gradients(const BoundOperator& bound, variable_list upstream, SavedValues& saved, Mask wanted) {
   variable_list result(bound.op.inputs.size());
   if (std::none_of(upstream.begin(), upstream.end(), [](const at::Tensor& dy) { return dy.defined(); })) return result;
   refuse(bound, wanted);

@@ -15,11 +15,14 @@ class SavedValues {
   virtual ~SavedValues() = default;
   virtual at::Tensor tensor(size_t place) = 0;  // place in BoundOperator::saved
 
+  // The last read of a tensor, which may then be freed.
+  virtual at::Tensor take(size_t place) { return tensor(place); }
+
   const c10::ArrayRef<c10::IValue> rest;  // numbers and attributes
 };
 
 // The gradient of every input; undefined if it is not wanted, or if no upstream gradient is defined.
-torch::autograd::variable_list gradients(const BoundOperator& bound, const torch::autograd::variable_list& upstream,
+torch::autograd::variable_list gradients(const BoundOperator& bound, torch::autograd::variable_list upstream,
                                          SavedValues& saved, Mask wanted);
 
 }  // namespace fusedops::torch_autograd

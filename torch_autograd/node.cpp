@@ -1,6 +1,7 @@
 #include "node.h"
 
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
@@ -33,10 +34,11 @@ uint64_t read_by(const BoundOperator& bound, Mask wanted) {
   return places;
 }
 
-// Unpacks a tensor when a step reads it, and only once, since hooks may recompute it.
+// Unpacks a tensor when a step reads it, and only once, since hooks may recompute it. Unless the graph is retained, the
+// last read releases the tensor, so that an operator can free memory that nothing else holds.
 class UnpackedValues : public SavedValues {
  public:
-  UnpackedValues(const BoundOperator& bound, const std::vector<SavedVariable>& saved, c10::ArrayRef<c10::IValue> rest,
+  UnpackedValues(const BoundOperator& bound, std::vector<SavedVariable>& saved, c10::ArrayRef<c10::IValue> rest,
                  const Backward::Pointer& node)
       : SavedValues(rest), bound_(bound), saved_(saved), node_(node), tensors_(saved.size()) {}
 
@@ -46,10 +48,17 @@ class UnpackedValues : public SavedValues {
     return tensor;
   }
 
+  at::Tensor take(size_t place) override {
+    tensor(place);
+    if (!is_retained_) saved_[place].reset_data();
+    return std::move(tensors_[place]);
+  }
+
  private:
   const BoundOperator& bound_;
-  const std::vector<SavedVariable>& saved_;
+  std::vector<SavedVariable>& saved_;
   const Backward::Pointer& node_;
+  const bool is_retained_ = torch::autograd::get_current_graph_task_keep_graph();
   c10::SmallVector<at::Tensor, kMaxInputs> tensors_;
 };
 
@@ -101,7 +110,7 @@ Mask Backward::wanted() const {
 Backward::variable_list Backward::apply(variable_list&& upstream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   UnpackedValues values(bound_, saved_, rest_, getptr());
-  return gradients(bound_, upstream, values, wanted());
+  return gradients(bound_, std::move(upstream), values, wanted());
 }
 
 }  // namespace fusedops::torch_autograd

@@ -12,6 +12,7 @@
 
 #include "allocation.h"
 #include "context.h"
+#include "core/declaration/parts.h"
 #include "errors.h"
 #include "tensors.h"
 
@@ -215,6 +216,23 @@ Status check_shared(const Operator& op, const Arguments& arguments) {
   return {};
 }
 
+// Sizes and strides of outputs that are not allocated yet.
+class PlannedOutputs {
+ public:
+  PlannedOutputs(const Operator& op, const Rule& rule, Call* call) {
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      const Shape& shape = rule.outputs[i];
+      int64_t* const strides = strides_[i];
+      for (int64_t d = shape.rank - 1, stride = 1; d >= 0; stride *= std::max<int64_t>(shape.dims[d--], 1))
+        strides[d] = stride;
+      call->outputs[i] = {nullptr, shape.dtype, shape.rank, shape.dims, strides};
+    }
+  }
+
+ private:
+  int64_t strides_[kMaxOutputs][kMaxRank];
+};
+
 }  // namespace
 
 void call(const Operator& op, StableIValue* stack) try {
@@ -247,11 +265,19 @@ void call(const Operator& op, StableIValue* stack) try {
   }
   Tensor outputs[kMaxOutputs], workspace;
   const bool on_gpu = device.type == aoti_torch_device_type_cuda();
-  for (size_t i = 0; i < op.outputs.size(); ++i) {
-    const Shape& shape = rule.outputs[i];
-    outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device, on_gpu && op.outputs[i].padded);
-    call.outputs[i] = view_of(outputs[i]);
-  }
+  const auto allocate_outputs = [&] {
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      const Shape& shape = rule.outputs[i];
+      outputs[i] = empty(shape.dtype, shape.dims, shape.rank, device, on_gpu && op.outputs[i].padded);
+      call.outputs[i] = view_of(outputs[i]);
+    }
+  };
+  const Parts* const parts = (on_gpu ? op.cuda : op.cpu) ? parts_of(op) : nullptr;
+  std::optional<PlannedOutputs> planned;
+  if (parts)
+    planned.emplace(op, rule, &call);
+  else
+    allocate_outputs();
   call.attributes = arguments.attributes;
   call.context = context_for(device);
   const int64_t bytes = op.workspace ? static_cast<int64_t>(op.workspace(call)) : 0;
@@ -259,7 +285,12 @@ void call(const Operator& op, StableIValue* stack) try {
     workspace = empty(DType::u8, &bytes, 1, device);
     call.workspace = view_of(workspace).data;
   }
-  require(run(op, call));
+  const auto release_inputs = [&] {
+    for (size_t i = 0; i < op.inputs.size(); ++i)
+      if (parts->released >> i & 1) arguments.inputs[i].reset();
+    allocate_outputs();
+  };
+  require(parts ? parts->run(call, release_inputs) : run(op, call));
   copies.copy_back();
   for (size_t i = 0; i < op.outputs.size(); ++i) stack[i] = torch::stable::detail::from(outputs[i].release());
 } catch (const std::bad_alloc&) {

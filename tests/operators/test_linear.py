@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import numpy as np
 import pytest
 
 from tests.helpers.numerics import assert_same_bits
+from tests.helpers.torch_functions import autograd_in_cpp
 
 OPTIONS = {"activation": "gelu"}
 
@@ -32,6 +34,61 @@ def test_what_was_not_kept_is_computed_again(torch_backend, name, keep, dtype, r
     expected = torch.autograd.grad(operator(**given, activation="gelu", keep=True)[0].sum(), list(given.values()))
     for got, right in zip(gradients, expected, strict=True):
         assert_same_bits(torch_backend.to_numpy(got), torch_backend.to_numpy(right))
+
+
+def peak_of(torch, device, function):
+    """The most bytes that a call of the function allocates beyond those allocated before it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(profile_memory=True) as profile:
+        function()
+    taken = peak = 0
+    events, found = list(profile.profiler.kineto_results.experimental_event_tree()), []
+    while events:
+        event = events.pop()
+        events += event.children
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            found.append((event.start_time_ns, event.extra_fields.alloc_size))
+    for _, size in sorted(found, key=lambda each: each[0]):
+        taken += size
+        peak = max(peak, taken)
+    return peak
+
+
+@pytest.mark.parametrize("holder", ["graph", "caller", "hooks"])
+def test_factors_are_freed_before_the_gradients_of_weights_are_allocated(torch_backend, random, holder):
+    """Unless something else holds them: a retained graph, a caller of the operator, or hooks of saved tensors. They
+    then stay as they are, and the gradients have the same bits."""
+    if not autograd_in_cpp():
+        pytest.skip("autograd is in Python")
+    torch = torch_backend.torch
+    rows, depth, columns = 512, 512, 512  # every matrix has as many bytes
+    inputs = inputs_of(torch_backend, "gated_linear", "float32", random, rows, depth, columns)
+    given = {name: x.requires_grad_() for name, x in inputs.items()}
+    gradients = {}
+
+    def step(holder):
+        held = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: held.append(x) or x, lambda x: x)
+        with hooks if holder == "hooks" else contextlib.nullcontext():
+            y, *factors = torch.ops.fusedops.gated_linear(**given, activation="silu")
+        if holder == "caller":
+            held.extend(factors)
+        del factors
+        before = [x.sum().item() for x in held]
+        retain = holder == "graph"
+        gradients[holder] = torch.autograd.grad(y, list(given.values()), torch.ones_like(y), retain_graph=retain)
+        assert [x.sum().item() for x in held] == before
+
+    free, kept = (peak_of(torch, torch_backend.device, functools.partial(step, each)) for each in (None, holder))
+    matrix = 4 * rows * columns
+    assert kept - free >= 2 * matrix
+    for got, expected in zip(gradients[holder], gradients[None], strict=True):
+        assert torch.equal(got, expected)
 
 
 def columns_near_zero(backend, name, dtype, random, rows, depth, columns):

@@ -5,6 +5,7 @@
 
 #include "core/cuda/nvtx.h"
 #include "core/declaration/dispatch.h"
+#include "core/declaration/parts.h"
 
 namespace fusedops {
 namespace {
@@ -73,6 +74,13 @@ Status Rule::infer() {
 
 Status run(const Operator& op, const Call& call) {
   return kLogsDispatch ? run_logged(op, call, run_kernel) : run_kernel(op, call);
+}
+
+const Parts* parts_of(const Operator& op) {
+  if (kLogsDispatch || run_traced) return nullptr;
+  for (const Parts& parts : built_in_parts())
+    if (parts.op == op.name) return &parts;
+  return nullptr;
 }
 
 std::string out_of_memory(const Operator& op) {

@@ -1,5 +1,7 @@
 // gated_linear_backward as calls of other operators: gated_linear, if gate and up were not saved; gated_act_backward; a
 // product for each weight; a sum over the rows for each bias; and the sum of both terms of dx.
+#include "ops/products/gated_linear_backward.h"
+
 #include <algorithm>
 
 #include "ops/activations/gated_act.h"
@@ -54,6 +56,7 @@ struct WeightGradient {
   WeightGradient(const Call& call, const ArgumentNames& names, const MatrixView& x, const MatrixView& dy)
       : sums(dy.view.dtype, dy.sizes[0], dy.sizes[1], dy.sizes[1]),
         gradient(dy.view.dtype, dy.sizes[0], dy.sizes[1], dy.sizes[1]),
+        names(names),
         bias(call),
         products(call) {
     const View *weight = call.inputs[names.weight], *kept = call.inputs[names.sums];
@@ -64,14 +67,19 @@ struct WeightGradient {
     sums.view.data = kept ? kept->data : nullptr;
 
     set_products(products, gradient, x, weight, transpose, need_dx, need_dweight);
-    products.output<"db">() = call.outputs[names.dweight];
-
     set_row_sum(bias, gradient, call.inputs[names.bias], call.outputs[names.dbias]);
+    set_outputs(call);
   }
 
-  void place(WorkspaceAllocator& memory, bool is_saved) {
+  void set_outputs(const Call& call) {
+    products.output<"db">() = call.outputs[names.dweight];
+    bias.output<"dbias">() = call.outputs[names.dbias];
+  }
+
+  // `least`: bytes that the gradient's memory has at least.
+  void place(WorkspaceAllocator& memory, bool is_saved, int64_t least) {
     if (!is_saved) memory.take(sums);
-    memory.take(gradient);
+    gradient.view.data = memory.take(static_cast<size_t>(std::max(gradient.bytes(), least)));
   }
 
   size_t workspace() const {
@@ -84,6 +92,7 @@ struct WeightGradient {
   }
 
   MatrixView sums, gradient;
+  const ArgumentNames& names;
   SubCall<kBiasActBackward> bias;
   SubCall<kMatmulBackward> products;
   bool is_saved, has_bias, need_dx, need_dweight;
@@ -95,7 +104,7 @@ class Calls {
       : memory_(workspace),
         x_(MatrixView::of_rows(*call.inputs[kX])),
         dy_(MatrixView::of_rows(*call.inputs[kDy])),
-        dx_(x_.view.dtype, x_.sizes[0], x_.sizes[1], x_.sizes[1], call.outputs[kDx].data),
+        dx_(x_.view.dtype, x_.sizes[0], x_.sizes[1], x_.sizes[1]),
         other_(x_.view.dtype, x_.sizes[0], x_.sizes[1], x_.sizes[1]),
         gate_(call, kGate, x_, dy_),
         up_(call, kUp, x_, dy_),
@@ -103,10 +112,9 @@ class Calls {
         act_(call),
         add_(call) {
     has_forward_ = !gate_.is_saved || !up_.is_saved;
-    gate_.place(memory_, !has_forward_);
-    up_.place(memory_, !has_forward_);
-    if (gate_.need_dx) memory_.take(other_);
-    gate_.products.output<"da">() = dx_.view;
+    gate_.place(memory_, !has_forward_, gate_.need_dx ? other_.bytes() : 0);
+    up_.place(memory_, !has_forward_, 0);
+    other_.view.data = gate_.gradient.view.data;  // read for the last time by the products with the gate
     up_.products.output<"da">() = other_.view;
 
     // The same kernel as in the forward: gate and up have the same bits. y takes the memory of dgate.
@@ -133,7 +141,14 @@ class Calls {
 
     add_.input<"x">() = &dx_.view;
     add_.input<"y">() = &other_.view;
-    add_.output<"sum">() = dx_.view;
+    set_outputs(call);
+  }
+
+  void set_outputs(const Call& call) {
+    dx_.view.data = call.outputs[kDx].data;
+    gate_.products.output<"da">() = add_.output<"sum">() = dx_.view;
+    gate_.set_outputs(call);
+    up_.set_outputs(call);
   }
 
   size_t workspace() const {
@@ -142,9 +157,17 @@ class Calls {
   }
 
   Status run() {
+    FUSEDOPS_TRY(run_first());
+    return run_second();
+  }
+
+  Status run_first() {
+    if (has_forward_) FUSEDOPS_TRY(forward_.run(memory_.rest()));
+    return act_.run(memory_.rest());
+  }
+
+  Status run_second() {
     void* const workspace = memory_.rest();
-    if (has_forward_) FUSEDOPS_TRY(forward_.run(workspace));
-    FUSEDOPS_TRY(act_.run(workspace));
     FUSEDOPS_TRY(gate_.run(workspace));
     FUSEDOPS_TRY(up_.run(workspace));
     return gate_.need_dx ? add_.run(workspace) : Status();
@@ -163,5 +186,17 @@ class Calls {
 }  // namespace
 
 Operator gated_linear_backward() { return {kGatedLinearBackward, in_calls<Calls>(backward_rule, matmul_backward())}; }
+
+Parts gated_linear_backward_parts() {
+  return {.op = kGatedLinearBackward.name,
+          .released = 1u << kDy | 1u << kGate.sums | 1u << kUp.sums,
+          .run = [](const Call& call, const std::function<void()>& between) -> Status {
+            Calls calls(call, call.workspace);
+            FUSEDOPS_TRY(calls.run_first());
+            between();
+            calls.set_outputs(call);
+            return calls.run_second();
+          }};
+}
 
 }  // namespace fusedops
