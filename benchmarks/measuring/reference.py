@@ -27,7 +27,7 @@ SAMPLE, CHUNK = 2**20, 2**24  # elements
 @dataclass(frozen=True)
 class Expected:
     places: np.ndarray  # indices of the sampled rows
-    values: list[np.ndarray]  # per result: the sampled rows, or all of it
+    values: list[Any]  # per result: the sampled rows, or all of it, as tensors in float64 on the case's device
     scales: list[float]  # per result: the norm that errors are relative to
 
 
@@ -39,8 +39,8 @@ def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
     places = np.random.default_rng(0).integers(rows, size=min(rows, 4096, max(few, SAMPLE // row)))
     places[-1] = rows - 1
     places = np.unique(places)
-    found = [side.numpy(x) for x in _evaluate(side, case, values, places, len(places) / rows)]
-    scales = [float(np.linalg.norm(x)) for x in found]
+    found = _evaluate(side, case, values, places, len(places) / rows)
+    scales = [side.norm(x) for x in found]
     shared = [i for i, layout in enumerate(results(case)) if layout.rows is None]
     if shared:
         sums: dict[int, Any] = dict.fromkeys(shared, 0.0)
@@ -50,12 +50,11 @@ def expected(side: Any, case: Case, values: Mapping[str, Any]) -> Expected:
             chunk = slice(start, min(rows, start + step))
             outputs = _evaluate(side, case, values, chunk, (chunk.stop - start) / rows)
             for i in shared:
-                one = side.numpy(outputs[i])
-                sums[i] = sums[i] + one
-                squares[i] += float(np.sum(one * one))
+                sums[i] = outputs[i] + sums[i]
+                squares[i] += side.norm(outputs[i]) ** 2
         for i in shared:
             # A sum of terms with random signs may be near zero: errors are relative to the terms then.
-            found[i], scales[i] = sums[i], max(float(np.linalg.norm(sums[i])), squares[i] ** 0.5)
+            found[i], scales[i] = sums[i], max(side.norm(sums[i]), squares[i] ** 0.5)
     return Expected(places, found, scales)
 
 
@@ -69,8 +68,8 @@ def problem_with(side: Any, case: Case, outputs: Sequence[Any], right: Expected)
         if tuple(output.shape) != layout.shape:
             return f"wrong: shape {list(output.shape)} instead of {list(layout.shape)}"
         places = None if layout.rows is None else right.places
-        difference = side.numpy(side.wide(output, places, layout.rows)) - value
-        errors.append(np.linalg.norm(difference) / (scale or 1.0))  # the loss of a single class is zero
+        difference = side.wide(output, places, layout.rows) - value
+        errors.append(side.norm(difference) / (scale or 1.0))  # the loss of a single class is zero
     error = np.max(errors)
     limit = FLOAT8_TOLERANCE if OPERATORS[case.operator].in_8_bits else TOLERANCES[case.dtype]
     if error <= limit:  # False for NaN
@@ -80,7 +79,7 @@ def problem_with(side: Any, case: Case, outputs: Sequence[Any], right: Expected)
 
 def _evaluate(
     side: Any, case: Case, values: Mapping[str, Any], places: np.ndarray | slice, fraction: float
-) -> Sequence[Any]:
+) -> list[Any]:
     """The plain formula in float64 on some rows. A mean is scaled by these rows' fraction of all rows."""
     cut = dict(values)
     for name, layout in layouts(case).items():
@@ -90,4 +89,4 @@ def _evaluate(
         found = side.call(case, lambda *inputs: function(*inputs) * fraction, cut)()
     else:
         found = side.call(case, function, cut)()
-    return found if isinstance(found, (tuple, list)) else [found]
+    return [side.wide(x, None, None) for x in (found if isinstance(found, (tuple, list)) else [found])]

@@ -94,8 +94,8 @@ def wide(tensor: jax.Array, places: np.ndarray | slice | None, axis: int | None)
     return tensor.astype(jnp.float64) if jnp.issubdtype(tensor.dtype, jnp.floating) else tensor
 
 
-def numpy(tensor: jax.Array) -> np.ndarray:
-    return np.asarray(tensor)
+def norm(tensor: jax.Array) -> float:
+    return float(jnp.linalg.norm(tensor.ravel()))
 
 
 def formula(case: Case) -> Function:

@@ -106,8 +106,8 @@ def wide(tensor: tf.Tensor, places: np.ndarray | slice | None, axis: int | None)
     return tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor
 
 
-def numpy(tensor: tf.Tensor) -> np.ndarray:
-    return tensor.numpy()
+def norm(tensor: tf.Tensor) -> float:
+    return float(tf.norm(tf.cast(tensor, tf.float64)))
 
 
 def formula(case: Case) -> Function:

@@ -119,8 +119,8 @@ def wide(tensor: torch.Tensor, places: np.ndarray | slice | None, axis: int | No
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
-def numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()
+def norm(tensor: torch.Tensor) -> float:
+    return torch.linalg.vector_norm(tensor.double()).item()
 
 
 def formula(case: Case) -> Function:
