@@ -239,7 +239,7 @@ def linear_log_prob(
         softcap=softcap,
         ignore_index=ignore_index,
         transpose_weight=transpose_weight,
-        need_entropy=entropy,
+        need_entropy=bool(entropy),
     )
     return (log_prob, lse, entropies) if entropy else (log_prob, lse)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import keras
@@ -32,7 +32,8 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         label_smoothing: in [0, 1].
         softcap: c > 0 replaces each logit z by c · tanh(z / c).
         reduction: "mean" over the rows that are not ignored, weighted by `class_weight`; "sum"; or "none".
-        class_weight: [units], a number for each class that multiplies its loss.
+        class_weight: [units], a number for each class that multiplies its loss; or a dict, as that of `fit`, in which
+            classes may be missing, whose number is 1.
         z_loss: z > 0 adds z · (log Σ exp(logits))² to the loss of each row.
 
     Call arguments:
@@ -45,7 +46,7 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         compute dtype.
 
     Raises:
-        ValueError: `activation` is given, or `reduction` is not one of those above.
+        ValueError: `activation` is given, `reduction` is not one of those above, or `class_weight` has an unknown class.
         InvalidArgumentError or ValueError: an argument has the wrong shape or dtype, an option is out of
             range; on a CPU also for a label that is neither a class nor `ignore_class`.
 
@@ -65,7 +66,7 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         label_smoothing: float = 0.0,
         softcap: float = 0.0,
         reduction: Reduction = "mean",
-        class_weight: Sequence[float] | None = None,
+        class_weight: Sequence[float] | Mapping[int, float] | None = None,
         z_loss: float = 0.0,
         **kwargs: Any,
     ) -> None:
@@ -84,7 +85,7 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         self.label_smoothing = label_smoothing
         self.softcap = softcap
         self.reduction: Reduction = reduction
-        self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
+        self.class_weight = None if class_weight is None else _numbers(class_weight, units)
         self.z_loss = z_loss
 
     def why_not(self, inputs: Any = None) -> str | None:
@@ -148,3 +149,15 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
             "class_weight": self.class_weight,
             "z_loss": self.z_loss,
         }
+
+
+def _numbers(weights: Sequence[float] | Mapping[int, float], classes: int) -> list[float]:
+    """The weight of each class."""
+    if not isinstance(weights, Mapping):
+        return [float(weight) for weight in weights]
+    unknown = [each for each in weights if each not in range(classes)]
+    if unknown:
+        raise ValueError(
+            f"{PACKAGE}.keras.LinearCrossEntropyLoss: class_weight must have classes in [0, {classes}); got {unknown[0]!r}"
+        )
+    return [float(weights.get(each, 1.0)) for each in range(classes)]

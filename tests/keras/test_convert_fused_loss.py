@@ -568,7 +568,9 @@ def test_rematerialized_or_another_loss(keras, fk, capsys):
         model = dense(keras)
     for options, reason in (
         ({}, "it has an activity regularizer or a RematScope"),
-        ({"loss": "sparse_categorical_crossentropy"}, "its loss is no SparseCategoricalCrossentropy(from_logits=True)"),
+        ({"loss": "sparse_categorical_crossentropy"}, "its loss reads probabilities; leave out the softmax"),
+        ({"loss": keras.losses.sparse_categorical_crossentropy}, "its loss reads probabilities"),
+        ({"loss": "mse"}, "its loss is no SparseCategoricalCrossentropy(from_logits=True)"),
         ({"loss": keras.losses.SparseCategoricalCrossentropy()}, "its loss reads probabilities; leave out the softmax"),
         ({"loss": lambda y, logits: logits[..., 0]}, "its loss is no SparseCategoricalCrossentropy"),
     ):

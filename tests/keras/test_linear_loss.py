@@ -13,6 +13,14 @@ OPTIONS = (
 )
 
 
+def test_class_weights_may_be_a_dict(keras, fk):
+    layer = fk.LinearCrossEntropyLoss(3, class_weight={2: 10.0, 0: 0.0})
+    assert layer.class_weight == [0.0, 1.0, 10.0]
+    assert type(layer).from_config(layer.get_config()).class_weight == layer.class_weight
+    with pytest.raises(ValueError, match=r"class_weight must have classes in \[0, 3\); got 3"):
+        fk.LinearCrossEntropyLoss(3, class_weight={3: 1.0})
+
+
 @pytest.fixture
 def batch(tf_backend, random):
     inputs = tf_backend.tensor(random.normal(size=(4, 6, 8)), "float32")

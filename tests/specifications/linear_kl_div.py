@@ -36,6 +36,11 @@ class LinearKlDiv(ProductSpecification):
         for classes, beta in ((64, 0.0), (63, 1.0), (129, 0.75), (1, 0.5)):
             yield call((70, 5), random, f"{classes}-classes", classes=classes, bias=True, beta=beta)
         yield call((3, 2), random, "vocabulary", classes=5_003, size=1 / 8, beta=0.1, temperature=1.5, reduction="sum")
+        # Probabilities around the least numbers of float32 and float64, in equal heads and in others.
+        far = -np.array([[0.0], [85], [88], [100], [103.4], [103.5], [104], [708], [744.5], [745], [746]])
+        for beta in (0.1, 0.5, 0.9):
+            inputs = {"x": np.ones((2, 1)), "weight": far, "target_x": np.array([[1.0], [0.99]]), "target_weight": far}
+            yield Sample(inputs, {"beta": beta, "reduction": "none"}, f"far-{beta}")
         for shape, classes in (((0, 3), 4), ((3, 0), 4)):
             options = {"reduction": "sum", "bias": True, "beta": 0.5}
             yield call(shape, random, f"{shape[0]}x{shape[1]}x{classes}", classes=classes, **options)
@@ -151,7 +156,7 @@ class Heads:
         if beta in (0.0, 1.0):
             self.log_m, self.size_m = (self.log_p, size_p) if beta == 0.0 else (self.log_q, size_q)
         else:
-            self.log_m = np.log(self.beta * self.q + (1 - self.beta) * self.p)
+            self.log_m = np.logaddexp(np.log(self.beta) + self.log_q, np.log(1 - self.beta) + self.log_p)
             self.size_m = 1 + np.where(np.isfinite(self.log_m), np.abs(self.log_m), 0) + size_p + size_q
         self.of_target, self.of_model = {0.0: (1, 0), 1.0: (0, 1)}.get(beta, (self.beta, 1 - self.beta))
         self.size_p, self.size_q = size_p, size_q

@@ -164,6 +164,23 @@ def test_a_chosen_implementation_stays(torch_cpu, fo, capsys):
     assert "experts_implementation is 'sonicmoe', which was chosen by user code" in capsys.readouterr().out
 
 
+def test_an_implementation_chosen_later_is_called(torch_cpu, torch, fo, monkeypatch):
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    called = []
+
+    def own(experts, x, index, weight):
+        called.append(experts)
+        return torch.zeros_like(x)
+
+    monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS._local_mapping, "own", own)
+    model = fo.convert(Family("mixtral").build(), verbose=False)
+    model.set_experts_implementation("own")
+    experts = of_model(model)
+    assert not experts(*arguments(torch, experts)).any()
+    assert called == [experts] and "'own', which was chosen by user code" in experts.why_not(*arguments(torch, experts))
+
+
 def test_sentinels_of_expert_parallelism(torch_backend, torch):
     """Indexes that stand for experts of other processes contribute nothing."""
     model = built(torch_backend, "qwen3_moe")

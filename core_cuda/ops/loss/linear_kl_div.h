@@ -106,7 +106,9 @@ struct Divergences {
   };
   FUSEDOPS_HD Class of_class(A log_p, A log_q) const {
     const A p = exp2_(log_p * A(kLog2E)), q = exp2_(log_q * A(kLog2E));
-    const A log_m = beta == 0 ? log_p : beta == 1 ? log_q : std::log(beta * q + (1 - beta) * p);
+    const A m = beta * q + (1 - beta) * p;
+    // m may be 0 where p or q is the least number; the larger logarithm is near that of m then.
+    const A log_m = beta == 0 ? log_p : beta == 1 ? log_q : m == 0 ? std::max(log_p, log_q) : std::log(m);
     return {p, q, log_p - log_m, log_q - log_m};
   }
   static FUSEDOPS_HD A term(A probability, A log) { return probability == 0 ? A(0) : probability * log; }

@@ -44,17 +44,24 @@ class Experts(HFLayer):
         return getattr(functional, self.fixed) if self.fixed else self.part("activation")
 
     def unfused(self) -> str | None:
-        name = getattr(self.config, "_experts_implementation", None)
-        if name not in _IMPLEMENTATIONS:
-            return f"experts_implementation is {name!r}, which was chosen by user code"
+        if reason := self._chosen_by_user():
+            return reason
         if not self.has_gate or self.has_post_expert_norm:
             return "its experts have no gate" if not self.has_gate else "a norm follows each expert"
         return unfused_activation(self._activation)
+
+    def _chosen_by_user(self) -> str | None:
+        name = getattr(self.config, "_experts_implementation", None)
+        if name in _IMPLEMENTATIONS:
+            return None
+        return f"experts_implementation is {name!r}, which was chosen by user code"
 
     def why_not(self, *inputs: Any) -> str | None:
         if not inputs:
             return super().why_not()
         x, _, weight = inputs
+        if reason := self._chosen_by_user():
+            return reason
         if must_call(self._activation):
             return "its activation has hooks"
         if reason := unfused_product(x, self.gate_up_proj):
