@@ -1,4 +1,4 @@
-"""axpby, add, scale, relu, polynomial_activation."""
+"""Elementwise operators."""
 
 from __future__ import annotations
 
