@@ -90,8 +90,8 @@ def test_chunks_of_rows(torch_gpu, options, random):
 @pytest.mark.parametrize("sizes", [((520, 8), (7800, 8)), ((520, 264), (4200, 1400))], ids=["chunks", "parts"])
 def test_gradients_in_the_forward_and_in_the_backward(torch_backend, sizes, random):
     """Chunks of rows have the same bits in both, whatever gradients are wanted. So has dz of all rows, with which dx
-    and dbias have other sums, if dW is wanted. A forward that keeps nothing adds up the weights of the labels in
-    another order: here they are multiples of 1/256, whose sums are exact."""
+    and dbias have other sums, if dW is wanted. The classes are a multiple of 64 where a forward that keeps nothing
+    would add up lse in another order."""
     torch, ops = torch_backend.torch, torch_backend.torch.ops.fusedops
     (rows, depth), classes = sizes[torch_backend.device != "cpu"], 66_000 if sizes[0][1] == 8 else 66_048
     x, weight, bias = (
@@ -100,7 +100,7 @@ def test_gradients_in_the_forward_and_in_the_backward(torch_backend, sizes, rand
     )
     labels = torch.as_tensor(random.integers(0, classes, rows), device=x.device)
     upstream = torch.tensor(0.7, device=x.device)
-    class_weight = torch_backend.tensor(random.integers(0, 257, classes) / 256, "float32")
+    class_weight = torch_backend.tensor(random.random(classes), "float32")
     inputs, options = (x, weight, labels, bias), (-100, 0.0, "mean", 0.0, True, 1e-3, 0, 0)
 
     def results(*kept):

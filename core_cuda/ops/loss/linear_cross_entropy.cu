@@ -119,14 +119,13 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// The sum of the label weights of rows that are not ignored.
+// Sums of the label weights of blocks of rows, in the order of row_losses_kernel.
 template <class A>
-__global__ void __launch_bounds__(kSumThreads) count_rows_kernel(const Losses<A> losses) {
+__global__ void __launch_bounds__(kThreads) row_counts_kernel(const Losses<A> losses, Total<A>* totals) {
   begin_kernel();
-  A count = 0;
-  for (int64_t row = threadIdx.x; row < losses.rows; row += kSumThreads) count += losses.counted(losses.labels[row]);
-  count = block_sum<kSumThreads>(count);
-  if (threadIdx.x == 0) *losses.count = count;
+  const int64_t row = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  const A count = block_sum<kThreads>(row < losses.rows ? losses.counted(losses.labels[row]) : A(0));
+  if (threadIdx.x == 0) totals[blockIdx.x] = {0, count};
 }
 
 struct Gpu {
@@ -197,9 +196,11 @@ struct Gpu {
     return reduce_block(losses, block, memory, tile, context);
   }
 
+  // The kernels add in the order of finish_rows and finish_total, which store the losses later.
   template <class A>
-  static Status count(const Losses<A>& losses, const Call& call) {
-    return launch(call.context, count_rows_kernel<A>, 1, kSumThreads, losses);
+  static Status count(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
+    FUSEDOPS_TRY(launch(call.context, row_counts_kernel<A>, blocks_of(losses), kThreads, losses, totals_of(memory)));
+    return finish_total(losses, memory, call.context);
   }
 
   // The rows begin at a multiple of LossTiles::kBlockRows.
@@ -207,15 +208,14 @@ struct Gpu {
   static Status finish_rows(const Losses<A>& losses, const LossMemory<A>& memory, int64_t row, int64_t rows,
                             const Context& context) {
     const TileStats<A> sums = {memory.tile_stats + row * memory.tiles, memory.tiles};
-    return launch(context, row_losses_kernel<A, StoredLabelLogit<A>>, (rows + kThreads - 1) / kThreads, kThreads,
-                  losses.rows_from(row, rows), sums, StoredLabelLogit<A>{memory.label_logits + row},
-                  totals_of(memory) + row / kThreads);
+    const Losses<A> part = losses.rows_from(row, rows);
+    return launch(context, row_losses_kernel<A, StoredLabelLogit<A>>, blocks_of(part), kThreads, part, sums,
+                  StoredLabelLogit<A>{memory.label_logits + row}, totals_of(memory) + row / kThreads);
   }
 
   template <class A>
   static Status finish_total(const Losses<A>& losses, const LossMemory<A>& memory, const Context& context) {
-    return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals_of(memory),
-                  (losses.rows + kThreads - 1) / kThreads);
+    return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals_of(memory), blocks_of(losses));
   }
 
   template <class T>
@@ -264,6 +264,10 @@ struct Gpu {
   }
 
  private:
+  template <class A>
+  static int64_t blocks_of(const LossRows<A>& losses) {
+    return (losses.rows + kThreads - 1) / kThreads;
+  }
   template <class A>
   static Total<A>* totals_of(const LossMemory<A>& memory) {
     return reinterpret_cast<Total<A>*>(memory.totals);

@@ -82,7 +82,7 @@ Status linear_cross_entropy_with_gradients(const Call& call) {
   const LossProducts products(call, kKeptGradients, LinearLogits::by_parts, memory.memory.rest());
   const LossGradient<A> gradient(call, kLinearCrossEntropy, linear.rows, linear.columns, nullptr, losses.lse,
                                  losses.count);
-  FUSEDOPS_TRY(Device::count(losses, call));
+  FUSEDOPS_TRY(Device::count(losses, memory, call));
   FUSEDOPS_TRY(
       (unit_gradients<T, Device>(products, losses, gradient, memory, call.context, [&](int64_t row, int64_t rows) {
         return Device::finish_rows(losses, memory, row, rows, call.context);
