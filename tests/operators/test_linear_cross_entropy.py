@@ -68,11 +68,16 @@ def test_several_blocks(torch_backend, dtype, random):
     check(torch_backend, random, dtype, rows=rows, transpose=dtype == "bfloat16", softcap=8.0)
 
 
-@pytest.mark.parametrize("features", [264, 130])
-def test_parts_of_dz(torch_backend, features, random):
+@pytest.mark.parametrize("sizes", [
+    ((520, 264), (4200, 2112), True),
+    ((520, 130), (4200, 1040), True),
+    ((520, 130), (4200, 1040), False),
+    ((660, 136), (5600, 1400), False),
+], ids=["in dW", "few features", "[in, classes]", "[in, classes], in dW"])  # fmt: skip
+def test_dz_of_all_rows(torch_backend, sizes, random):
     """dz of all rows exists, of the later columns in the memory of dW, with a bias and ignored rows."""
-    rows, depth = (520, features) if torch_backend.device == "cpu" else (4200, 8 * features)
-    check(torch_backend, random, "bfloat16", rows=rows, depth=depth, classes=66_048, ignored=20)
+    rows, depth = sizes[torch_backend.device != "cpu"]
+    check(torch_backend, random, "bfloat16", rows=rows, depth=depth, classes=66_048, transpose=sizes[2], ignored=20)
 
 
 @pytest.mark.parametrize("options", [

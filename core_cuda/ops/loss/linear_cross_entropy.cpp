@@ -1,5 +1,7 @@
 #include "ops/loss/linear_cross_entropy.h"
 
+#include <cstring>
+
 #include "core/cpu/widest.h"
 #include "ops/activations/bias_act.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
@@ -164,6 +166,16 @@ struct Cpu {
     return cpu::finish_sums(product, sums, count, context);
   }
 
+  static Status copy(const ApartColumns& part, const Context& context) {
+    constexpr int64_t kSize = sizeof(bf16);
+    context.parallel_for(part.rows, part.columns / 8, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        std::memcpy(static_cast<char*>(part.to) + row * part.to_stride * kSize,
+                    static_cast<const char*>(part.from) + row * part.columns * kSize, part.columns * kSize);
+    });
+    return {};
+  }
+
  private:
   // Calls body(i) for each row of a block.
   template <class T, class Body>
@@ -309,6 +321,7 @@ LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLog
   if (any() || !is_narrow) dz_ = memory_.take(linear.chunk_rows * dz_columns * size_of(linear.dtype));
   if (is_narrow) sums_ = memory_.take(std::max(linear.block_bytes(), shares_sums ? dx_bytes : 0));
   if (sums_dx) dx_sums_ = shares_sums ? sums_ : memory_.take(dx_bytes);
+  if (has_apart_columns()) dweight_apart_ = memory_.take(linear.depth * apart_columns() * size_of(linear.dtype));
   if (linear.chunks() == 1) return;
   const int64_t size = linear.columns * linear.depth;
   if (need_dweight && linear.dtype == DType::bf16) dweight_low_ = memory_.take(size * sizeof(uint16_t));
@@ -321,7 +334,7 @@ LossProducts::LossProducts(const Call& call, const GradientPlaces& at, LinearLog
 // before it has dz of this part and of the earlier ones. Without dW chunks are better, since dx is then one product.
 void LossProducts::divide() {
   if (linear.dtype != DType::bf16 || !need_dweight || linear.chunks() == 1 || !linear.is_one_block()) return;
-  if (!call_.attributes[at_.transpose_weight]) return;  // a part of dW is not one piece of memory
+  if (!call_.attributes[at_.transpose_weight]) return divide_strided();
   constexpr int64_t kMultiple = LinearLogits::kMultiple;
   const int64_t columns = linear.columns, rows = linear.rows, depth = linear.depth;
   const double ratio = double(depth) / double(rows);
@@ -332,11 +345,30 @@ void LossProducts::divide() {
     first += kMultiple;
     second = std::min(first + first * depth / rows / kMultiple * kMultiple, columns);
   } while (first < columns && second < columns && (columns - first) * rows > second * depth);
-  const int64_t chunk_bytes = (call_.context.cuda ? LinearLogits::kChunkOnGpu : LinearLogits::kChunkOnCpu).dz_bytes;
-  const int64_t size = size_of(linear.dtype);
-  if (first >= columns || rows * first * size > columns * depth * size + chunk_bytes) return;
+  if (first >= columns || rows * first > elements_of_chunks()) return;
   starts_[1] = first, starts_[2] = second;
   linear.chunk_rows = rows;
+}
+
+// dW of a part is not one piece of memory if dW is [in, classes]. All dz is in the workspace if that has room.
+// Otherwise dz of the last columns lies in dW, and the workspace has their dW, which is copied when dz has been read.
+// The fewest columns that make room are copied.
+void LossProducts::divide_strided() {
+  constexpr int64_t kMultiple = LinearLogits::kMultiple;
+  const int64_t columns = linear.columns, rows = linear.rows, depth = linear.depth;
+  const int64_t excess = rows * columns - elements_of_chunks();  // positive only if rows > depth
+  if (excess > 0) {
+    const int64_t first = (columns - (excess + rows - depth - 1) / (rows - depth)) / kMultiple * kMultiple;
+    if (first <= columns / 16 || (columns - first) * rows > columns * depth) return;
+    starts_[1] = first, starts_[2] = columns;
+  }
+  linear.chunk_rows = rows;
+}
+
+// Memory for dz of a chunk of rows and the lower halves of dW.
+int64_t LossProducts::elements_of_chunks() const {
+  const int64_t bytes = (call_.context.cuda ? LinearLogits::kChunkOnGpu : LinearLogits::kChunkOnCpu).dz_bytes;
+  return linear.columns * linear.depth + bytes / size_of(linear.dtype);
 }
 
 void* LossProducts::dz_of(const GradientBlock& block) const {
@@ -354,12 +386,14 @@ Matmul LossProducts::dweight(const GradientBlock& block) const {
   const bool transpose = call_.attributes[at_.transpose_weight];
   const Matmul::Matrix dz = dz_matrix(block), x = linear.x.from(block.row, 0, linear.dtype);
   const int64_t first = transpose ? block.column * linear.depth : block.column;
-  void* const to = dweight_sums_
+  const bool is_apart = has_apart_columns() && block.column == starts_[1];
+  void* const to = is_apart ? dweight_apart_
+                   : dweight_sums_
                        ? static_cast<char*>(dweight_sums_) + first * sizeof(float)
                        : static_cast<char*>(call_.outputs[at_.dweight.output].data) + first * size_of(linear.dtype);
   Matmul product = transpose ? Matmul(linear.dtype, 1, block.columns, linear.depth, block.rows, dz.turned(), x, to)
                              : Matmul(linear.dtype, 1, linear.depth, block.columns, block.rows, x.turned(), dz, to);
-  product.c_stride = transpose ? linear.depth : linear.columns;
+  product.c_stride = transpose ? linear.depth : is_apart ? block.columns : linear.columns;
   if (linear.chunks() == 1) return product;
   const bool is_first = block.row == 0, is_last = block.row + block.rows == linear.rows;
   if (linear.dtype != DType::bf16) return product.to_sums(/*add=*/!is_first);
@@ -405,6 +439,13 @@ auto LossProducts::with_dbias(const GradientBlock& block, Body&& body) const {
 
 Status LossProducts::run_dbias(const GradientBlock& block) const {
   return with_dbias(block, [&](auto& sum) { return sum.run(rest()); });
+}
+
+ApartColumns LossProducts::apart_dweight() const {
+  if (!has_apart_columns()) return {};
+  const int64_t size = size_of(linear.dtype);
+  char* const to = static_cast<char*>(call_.outputs[at_.dweight.output].data) + starts_[1] * size;
+  return {dweight_apart_, to, linear.depth, apart_columns(), linear.columns};
 }
 
 Matmul LossProducts::whole_dweight() const {

@@ -6,6 +6,7 @@
 #include "ops/loss/linear_cross_entropy_dispatch.h"
 #include "ops/loss/linear_cross_entropy_loops.h"
 #include "ops/loss/losses.cuh"
+#include "ops/products/aligned_copies.h"
 #include "ops/products/matmul_kernels.h"
 
 namespace fusedops {
@@ -261,6 +262,11 @@ struct Gpu {
 
   static Status finish_sums(const Matmul& product, const void* sums, int64_t count, const Context& context) {
     return cuda::finish_sums(product, sums, count, context);
+  }
+
+  static Status copy(const ApartColumns& part, const Context& context) {
+    return copy_lines({{part.from, false, part.columns, 0}, 1, part.rows, part.columns, part.to, part.to_stride}, {},
+                      context);
   }
 
  private:

@@ -327,6 +327,13 @@ struct GradientBlock {
   int64_t row, rows, column, columns;
 };
 
+// Columns of a matrix of bf16 in a matrix of their own, [rows, columns], and their place, `to_stride` between its rows.
+struct ApartColumns {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t rows = 0, columns = 0, to_stride = 0;
+};
+
 // The buffers and products that compute gradients from dz.
 class LossProducts {
  public:
@@ -379,6 +386,7 @@ class LossProducts {
   Matmul dx_of_chunk(int64_t row, int64_t rows) const { return dx_product({row, rows, 0, linear.columns}, dx_at(row)); }
   const void* dweight_sums() const { return dweight_sums_; }  // laid out as dW
   Matmul whole_dweight() const;
+  ApartColumns apart_dweight() const;                     // copied after the products; no columns: none
   const void* dbias_sums() const { return dbias_sums_; }  // [chunks, classes]
   Matmul whole_dbias() const;
 
@@ -395,6 +403,11 @@ class LossProducts {
   }
   bool has_parts() const { return starts_[1] > 0; }
   void divide();
+  void divide_strided();
+  int64_t elements_of_chunks() const;
+  // dW of the last part is in the workspace.
+  bool has_apart_columns() const { return has_parts() && !call_.attributes[at_.transpose_weight]; }
+  int64_t apart_columns() const { return linear.columns - starts_[1]; }
   void* dz_of(const GradientBlock& block) const;
   void* dx_at(int64_t row) const { return static_cast<char*>(dx_) + row * linear.depth * size_of(linear.dtype); }
   Matmul dx_product(const GradientBlock& block, void* to) const;
@@ -409,7 +422,7 @@ class LossProducts {
   int64_t starts_[kParts] = {};  // first columns of the parts of dz
   void *sums_ = nullptr, *dz_ = nullptr;
   void *dx_, *dx_sums_ = nullptr;
-  void *dweight_low_ = nullptr, *dweight_sums_ = nullptr, *dbias_sums_ = nullptr;
+  void *dweight_low_ = nullptr, *dweight_sums_ = nullptr, *dweight_apart_ = nullptr, *dbias_sums_ = nullptr;
 };
 
 // The steps of other operators of the logits, by columns. The first stores the sums of the rows and the logits of the

@@ -51,8 +51,8 @@ Status unit_gradients(const LossProducts& products, const LossRows<compute_t<T>>
                       const LossGradient<compute_t<T>>& gradient, const LossMemory<compute_t<T>>& memory,
                       const Context& context, FinishRows&& finish_rows) {
   const LinearLogits& linear = products.linear;
-  return gradients_by_rows<T, Device>(
-      products, context, [&](int64_t row, int64_t rows, auto&& for_each_block) -> Status {
+  FUSEDOPS_TRY(
+      (gradients_by_rows<T, Device>(products, context, [&](int64_t row, int64_t rows, auto&& for_each_block) -> Status {
         int64_t tile = 0;
         FUSEDOPS_TRY(for_each_block([&](const GradientBlock& block) {
           const auto logits = products.logits<T>(block, row, rows);
@@ -69,7 +69,9 @@ Status unit_gradients(const LossProducts& products, const LossRows<compute_t<T>>
                                          products.dz<T>(part, row), context);
           });
         });
-      });
+      })));
+  const ApartColumns apart = products.apart_dweight();
+  return apart.columns > 0 ? Device::copy(apart, context) : Status();
 }
 
 // The losses and the gradients for an upstream gradient of 1.
