@@ -25,6 +25,7 @@ class Output:
     dtype: str  # an input's name, "compute(<input>)", or the attribute that names it
     saved: bool
     padded: bool  # on a GPU, rows of 16 bits begin at multiples of 16 bytes
+    overwrites: str | None  # an input whose memory it may have
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,16 @@ class Call:
         places = self.by_input(range(sum(self.counts)))
         return tuple(p for x, items in zip(self.operator.inputs, places, strict=True) if x.updated for p in items)
 
+    def overwritten(self, tensors: Sequence[Shaped], outputs: Sequence[Shaped]) -> dict[int, int]:
+        """The outputs that may overwrite a tensor, by its place."""
+        places = dict(zip((x.name for x in self.operator.inputs), self.by_input(range(len(tensors))), strict=True))
+        return {
+            place: i
+            for i, (y, shape) in enumerate(zip(self.operator.outputs, outputs, strict=True))
+            for place in places.get(y.overwrites or "", ())
+            if tensors[place] == shape and 0 not in shape[1]
+        }
+
 
 Shaped = tuple[Any, tuple[int, ...]]  # a dtype and a shape
 
@@ -143,7 +153,8 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
             )
             return mlir.lower_fun(divided.function(whole, part), multiple_results=True)(ctx, *operands)
         avals, mutated = ctx.avals_out[:count], ctx.avals_out[count:]
-        bytes = _workspace(call, [*map(shaped, ctx.avals_in)], [*map(shaped, avals)], cuda)
+        inputs, outputs = [*map(shaped, ctx.avals_in)], [*map(shaped, avals)]
+        bytes = _workspace(call, inputs, outputs, cuda)
         names = [a.name for a in operator.attributes]
         lowered = jax.ffi.ffi_lowering(
             TARGET,
@@ -152,7 +163,9 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
                 "counts": ir.DenseI64ArrayAttr.get(counts),
                 "attributes": ir.DictAttr.get(dict(zip(names, map(ir.StringAttr.get, texts), strict=True))),
             },
-            operand_output_aliases={source: count + 1 + i for i, source in enumerate(call.mutated)},
+            # XLA copies an operand first if it is read later, or is an argument of the program.
+            operand_output_aliases=call.overwritten(inputs, outputs)
+            | {source: count + 1 + i for i, source in enumerate(call.mutated)},
         )
         # The workspace is one more result, between the outputs and the mutated inputs.
         results = lowered(

@@ -76,6 +76,31 @@ def test_a_bad_call_is_refused_while_it_is_traced(jax_cpu):
             transform(fo.rms_norm)(*given)
 
 
+def test_kept_gradients_are_scaled_in_place(jax_cpu, random):
+    """A program scales them in the memory of the forward's results. It copies them if they are read later, as by a
+    second backward, or are its arguments."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x, weight = (jax_cpu.tensor(random.normal(size=shape), "float32") for shape in ((4, 3), (5, 3)))
+
+    def loss(x, weight):
+        return fo.linear_cross_entropy(x, weight, np.array([0, 4, 1, 1]))
+
+    for factor in (1.0, 0.7):
+        step = jax.jit(jax.grad(lambda *given, factor=factor: factor * loss(*given), (0, 1)))
+        text = step.lower(x, weight).compile().as_text()
+        (call,) = (line for line in text.splitlines() if re.search("custom-call.*cross_entropy_backward", line))
+        assert re.search(r"output_to_operand_aliasing=\{\{0\}: .*, \{1\}: ", call) and " copy(" not in text
+
+    upstream = [jax_cpu.tensor(np.array(each), "float32") for each in (0.7, 1.0, -2.0)]
+    expected = [jax.grad(lambda *given, dy=dy: dy * loss(*given), (0, 1))(x, weight) for dy in upstream]
+    _, pullback = jax.vjp(loss, x, weight)
+    twice = jax.jit(lambda x, weight: [*map(jax.vjp(loss, x, weight)[1], upstream)])
+    of_arguments = [jax.jit(lambda f, dy: f(dy))(pullback, dy) for dy in upstream]
+    for found in ([*map(pullback, upstream)], twice(x, weight), of_arguments):
+        for got, exact in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            assert_same_bits(np.asarray(got), np.asarray(exact))
+
+
 def test_exported_programs(jax_backend, random):
     """A program for both platforms, saved with the gradient's calls, gives the bits of a call."""
     jax, fo = jax_backend.jax, jax_backend.functions

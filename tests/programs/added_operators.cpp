@@ -287,6 +287,8 @@ const std::vector<Faulty> kFaulty = {
     {faulty("no_output", {.inputs = {{"x"}}}), "fusedops.no_output: it must have an output, or update an input"},
     {faulty("no_tensor", {.inputs = {{"x", Kind::optional}}, .outputs = {{"y", "x"}}}),
      "fusedops.no_tensor: one of its inputs must be a tensor that is always given, or a list"},
+    {faulty("overwrites", {.inputs = {{"x"}}, .outputs = {{.name = "y", .dtype = "x", .overwrites = "z"}}}),
+     "fusedops.overwrites: y may overwrite only an input that is a tensor, and that it does not update"},
     {faulty("twice", {.inputs = {{"x"}, {"x"}}, .outputs = {{"y", "x"}}}),
      "fusedops.twice: x must stand for one thing, and stands for two"},
     {faulty("keyword", {.inputs = {{"lambda"}}, .outputs = {{"y", "lambda"}}}),

@@ -92,23 +92,36 @@ class Lowering : public tensorflow::XlaOpKernel {
     results.push_back(xla::ShapeUtil::MakeShape(xla::U8, {workspace(context, operands, results)}));
 
     // The new values of variables are results in the memory of the old ones.
-    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> aliases;
+    std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> variables, aliases;
     for (int i = 0; i < context->num_inputs(); ++i) {
       if (!is_variable(i)) continue;
       const xla::ShapeIndex result = {static_cast<int64_t>(results.size())};
-      aliases.emplace_back(result, std::pair(int64_t{i}, xla::ShapeIndex()));
+      variables.emplace_back(result, std::pair(int64_t{i}, xla::ShapeIndex()));
       results.push_back(operands[i]);
     }
+    aliases = variables;
+    for (size_t i = 0; i < op_.outputs.size(); ++i)
+      if (const int operand = overwritten(op_.outputs[i], operands, results[i]); operand != kAbsent)
+        aliases.emplace_back(xla::ShapeIndex{static_cast<int64_t>(i)}, std::pair(int64_t{operand}, xla::ShapeIndex()));
     const xla::XlaOp call =
         xla::CustomCallWithLayout(context->builder(), xla_binding::kTarget, inputs,
                                   xla::ShapeUtil::MakeTupleShape(results), operands, dictionary_,
                                   /*has_side_effect=*/false, aliases, nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
                                   xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
     for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(call, i));
-    for (const auto& [result, operand] : aliases)
+    for (const auto& [result, operand] : variables)
       TF_RETURN_IF_ERROR(context->AssignVariable(static_cast<int>(operand.first), variables_[operand.first],
                                                  xla::GetTupleElement(call, result[0])));
     return absl::OkStatus();
+  }
+
+  // The operand that an output may overwrite, or kAbsent.
+  int overwritten(const Output& output, const std::vector<xla::Shape>& operands, const xla::Shape& result) const {
+    if (!output.overwrites || xla::ShapeUtil::IsZeroElementArray(result)) return kAbsent;
+    for (size_t i = 0, position = 0; i < op_.inputs.size(); position += static_cast<size_t>(counts_[i++]))
+      if (op_.inputs[i].name == std::string_view(output.overwrites) && counts_[i] > 0)
+        return xla::ShapeUtil::Equal(operands[position], result) ? static_cast<int>(position) : kAbsent;
+    return kAbsent;
   }
 
   bool is_variable(int position) const { return variables_[position] != tensorflow::DT_INVALID; }

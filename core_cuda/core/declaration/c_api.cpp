@@ -48,7 +48,8 @@ std::string json(const Operator& op) {
   };
   const auto output = [](const Output& o) {
     return "{\"name\": " + quoted(o.name) + ", \"dtype\": " + quoted(o.dtype) +
-           ", \"saved\": " + (o.saved ? "true" : "false") + ", \"padded\": " + (o.padded ? "true" : "false") + "}";
+           ", \"saved\": " + (o.saved ? "true" : "false") + ", \"padded\": " + (o.padded ? "true" : "false") +
+           ", \"overwrites\": " + text(o.overwrites) + "}";
   };
   const auto attribute = [](const Attribute& a) {
     return "{\"name\": " + quoted(a.name) + ", \"type\": " + quoted(kTypes[int(a.type)]) +

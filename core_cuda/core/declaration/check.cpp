@@ -49,6 +49,9 @@ class Check {
     for (const Input& input : op_.inputs)
       if (input.updated && !is_always_given(input))
         return error("to be updated, ", input.name, " must be a tensor that is always given, or a list");
+    for (const Output& output : op_.outputs)
+      if (output.overwrites && !is_overwritable(named(op_.inputs, output.overwrites)))
+        return error(output.name, " may overwrite only an input that is a tensor, and that it does not update");
     if (!op_.derivative.empty() && !is_differentiable(op_))
       return error("with lists, inputs that it updates or results in 8 bits, it can have no derivative");
     FUSEDOPS_TRY(names());
@@ -61,6 +64,9 @@ class Check {
  private:
   static bool is_always_given(const Input& input) { return input.kind == Kind::tensor || input.kind == Kind::list; }
   static bool is_updated(const Input& input) { return input.updated; }
+  static bool is_overwritable(const Input* input) {
+    return input && !input->updated && (input->kind == Kind::tensor || input->kind == Kind::optional);
+  }
 
   template <class... Texts>
   Status error(const Texts&... texts) const {

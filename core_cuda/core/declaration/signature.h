@@ -58,6 +58,9 @@ struct Output {
   // Rows are padded_row() apart on a GPU, if the framework's tensors have strides. For operands of products, whose fast
   // kernels need rows aligned to 16 bytes.
   bool padded = false;
+  // An input that the output may overwrite, if it has the output's shape and nothing else needs it. XLA then gives both
+  // one memory. The kernel finishes all other reads of the input before it writes the output element by element.
+  const char* overwrites = nullptr;
 };
 
 enum class Type : uint8_t { f64, i64, boolean, string, f64s };

@@ -6,7 +6,11 @@ namespace fusedops {
 namespace {
 
 Status scale_cpu(const Call& call) {
-  return cpu::elementwise<kScale>(call, Scale{scalar(call, input_of(kScale, "factor"))});
+  const Scale scale{scalar(call, input_of(kScale, "factor"))};
+  return dispatch(result_of<kScale>(call).dtype, [&](auto tag) {
+    if (is_in_place(call) && scale.factor.get<typename decltype(tag)::type>() == 1) return Status();
+    return cpu::elementwise<kScale>(call, scale);
+  });
 }
 
 }  // namespace

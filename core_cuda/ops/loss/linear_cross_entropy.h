@@ -30,6 +30,12 @@ inline constexpr InputList kUnitGradients{{.name = "unit_dx", .kind = Kind::opti
                                           {.name = "unit_dweight", .kind = Kind::optional, .parameter = true},
                                           {.name = "unit_dbias", .kind = Kind::optional, .parameter = true}};
 
+// Gradients that are not needed are empty. Kept ones are scaled, which takes no time in place if dloss is 1.
+inline constexpr ShortList<Output, kMaxOutputs> kScaledGradients{
+    {.name = "dx", .dtype = "x", .overwrites = "unit_dx"},
+    {.name = "dweight", .dtype = "weight", .overwrites = "unit_dweight"},
+    {.name = "dbias", .dtype = "bias", .overwrites = "unit_dbias"}};
+
 inline constexpr AttributeList kLinearCrossEntropyOptions{
     kIgnoreIndex, kLabelSmoothing, kReductionOfRows, kSoftcap, kTransposeWeightAttribute,
     kZLoss,       kFirstClass,     kClasses};
@@ -76,7 +82,6 @@ inline constexpr Signature kLinearCrossEntropy{
 Operator linear_cross_entropy();
 FUSEDOPS_CUDA_KERNEL Status linear_cross_entropy_cuda(const Call& call);
 
-// Gradients that are not needed are empty.
 inline constexpr Signature kLinearCrossEntropyBackward{
     .name = "linear_cross_entropy_backward",
     .inputs = InputList{{"dloss"},
@@ -88,7 +93,7 @@ inline constexpr Signature kLinearCrossEntropyBackward{
                         {"count"},
                         optional_parameter("class_weight")}
                   .with(kUnitGradients),
-    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .outputs = kScaledGradients,
     .attributes = with_needs(kLinearCrossEntropyOptions, {"need_dx", "need_dweight", "need_dbias"}),
     .axes = {{"..., ...K, Kv^transpose_weight, ..., v, ...L, 1/..., V, ...K/v, Kv^transpose_weight, v -> ...K/v, "
               "Kv^transpose_weight/..., v/...; v@first_class/classes",

@@ -58,7 +58,7 @@ FUSEDOPS_CUDA_KERNEL Status linear_kl_div_cuda(const Call& call);
 inline constexpr Signature kLinearKlDivBackward{
     .name = "linear_kl_div_backward",
     .inputs = InputList{{"dloss"}}.with(kLinearKlDiv.inputs).with({{"count"}}).with(kUnitGradients),
-    .outputs = {{"dx", "x"}, {"dweight", "weight"}, {"dbias", "bias"}},
+    .outputs = kScaledGradients,
     .attributes = with_needs(kKlDivOptions, {"need_dx", "need_dweight", "need_dbias"}),
     .axes = {{"..., ...K, KV^transpose_weight, ...J, JV^transpose_weight, V, V, ..., 1/..., ...K, "
               "KV^transpose_weight, V -> ...K, KV^transpose_weight/..., V/...",
