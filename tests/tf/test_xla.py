@@ -192,6 +192,24 @@ assert abs(got.numpy() - eager(x).numpy()).max() < 1e-5
 """
 
 
+def test_kept_gradients_are_scaled_in_place(tf_cpu, random):
+    tf, fo = tf_cpu.tf, tf_cpu.functions
+    x, weight = (tf_cpu.tensor(random.normal(size=shape), "float32") for shape in ((4, 3), (5, 3)))
+    labels = tf.constant([0, 4, 1, 1])
+
+    def step(x, weight):
+        with tf.GradientTape() as tape:
+            tape.watch([x, weight])
+            loss = 0.7 * fo.linear_cross_entropy(x, weight, labels)
+        return tape.gradient(loss, [x, weight])
+
+    in_program = compiled(tf, step)
+    assert_same(tf, in_program(x, weight), step(x, weight))
+    text = in_program.experimental_get_compiler_ir(x, weight)(stage="optimized_hlo")
+    (call,) = (line for line in text.splitlines() if re.search("custom-call.*cross_entropy_backward", line))
+    assert re.search(r"output_to_operand_aliasing=\{\{0\}: .*, \{1\}: ", call) and " copy(" not in text
+
+
 @pytest.mark.slow
 def test_auto_clustering(tf_backend, tmp_path):
     """TensorFlow chooses the operations that XLA compiles together, and includes fusedops's operators."""
