@@ -7,6 +7,7 @@ independent of frameworks: shapes are sequences of sizes, which may be a tracer'
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ _TERM = re.compile(
     r"(?:/(?P<summed>(?:[a-zA-Z]|\.\.\.)+))?(?::(?P<weight>\w+))?(?:\|(?P<given>\w+))?"
 )
 _PLACE = re.compile(r"(?P<axis>[a-zA-Z])@(?P<offset>\w+)/(?P<size>\w+)")
+_NUMBERED = re.compile(r"(?P<seed>\w+)@(?P<axes>(?:[a-zA-Z]|\.\.\.)+)")
 _CONDITION = re.compile(r"(?P<absent>!?)(?P<name>\w+)(?:(?P<relation>!?=)(?P<value>\S+))?")
 
 
@@ -40,6 +42,28 @@ ALL, TERM, MEAN = Share("all"), Share("term"), Share("mean")
 
 
 @dataclass(frozen=True)
+class Numbered:
+    """The tensor whose elements a seed numbers, row by row. Its parts begin at `offsets` and have `sizes`."""
+
+    seed: int  # the place of the seed among the inputs
+    shape: tuple[Any, ...]
+
+    def runs(self, offsets: Sequence[Any], sizes: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """The three further numbers of a part's seed: Runs of core_cuda/core/common/philox.h."""
+        inner = [math.prod(self.shape[i + 1 :]) for i in range(len(self.shape))]
+        first = sum(offset * step for offset, step in zip(offsets, inner, strict=True))
+        last = max((i for i, n in enumerate(sizes) if n != self.shape[i]), default=0)
+        if math.prod(sizes[:last]) == 1:
+            return first, 0, 0  # one run
+        return first, sizes[last] * inner[last], self.shape[last] * inner[last]
+
+    def allows(self, divided: Sequence[int]) -> bool:
+        """True if three numbers describe the parts along these dimensions together: besides one of them, all others
+        have no dimension before them that has more than one element."""
+        return all(math.prod(self.shape[:dim]) == 1 for dim in sorted(divided)[:-1])
+
+
+@dataclass(frozen=True)
 class Division:
     """An axis along which a call can be divided, with the share that a part has of each tensor."""
 
@@ -48,6 +72,8 @@ class Division:
     inputs: tuple[Share, ...]
     outputs: tuple[Share, ...]
     place: tuple[str, str] | None = None  # the attributes of `attributes_at`
+    numbered: Numbered | None = None  # of a call with a seed
+    numbered_dim: int = 0  # the dimension of `numbered` that is divided
 
     def attributes_at(self, offset: Any) -> dict[str, Any]:
         """The attributes of the part that begins here along the axis, besides those of the whole call."""
@@ -79,14 +105,23 @@ def divisions(
         if s is not None and _LEADING in t.axes
     )
     given = {x.name for x, shape in zip(operator.inputs, inputs, strict=True) if _is_divisible(shape)}
-    tensors = _placed([t.beside(given) for t in terms.tensors], shapes, max([0, *leading]))
+    rank = max([0, *leading])
+    tensors = _placed([t.beside(given) for t in terms.tensors], shapes, rank)
+    seed = _seed(operator, terms, inputs)
+    if seed is not None and tuple(inputs[seed] or ()) != (2,):
+        return []  # the call itself is a part
+    sizes_of = _sizes(tensors, shapes)
+    numbered_axes = () if seed is None or terms.numbered is None else _expanded(terms.numbered[1], rank)
+    numbered = None if seed is None else Numbered(seed, tuple(sizes_of[axis] for axis in numbered_axes))
     axes = dict.fromkeys(axis for tensor in tensors for axis in tensor.dims if axis and not axis.isupper())
     found = []
     for axis in axes:
         sizes = tuple(s[x.dims.index(axis)] for x, s in zip(tensors, shapes, strict=True) if s and axis in x.dims)
         shares = [x.share(axis, i >= len(inputs)) for i, x in enumerate(tensors)]
         place = terms.places.get(axis)
-        found.append(Division(axis, sizes, tuple(shares[: len(inputs)]), tuple(shares[len(inputs) :]), place))
+        dim = numbered_axes.index(axis) if numbered else 0
+        both = tuple(shares[: len(inputs)]), tuple(shares[len(inputs) :])
+        found.append(Division(axis, sizes, *both, place, numbered, dim))
     return found
 
 
@@ -94,9 +129,10 @@ def is_batched(operator: Operator, attributes: Mapping[str, Any], inputs: Sequen
     """True if the leading dimensions of a call are independent batch dimensions, so that it can have one more.
 
     Parameters and scalars have none, and no output is a sum over them. An output with an absent input's dtype is empty.
+    With a seed the dimensions are not independent: one more would change the positions of elements.
     """
     terms = _terms(operator, attributes, inputs)
-    if terms is None:
+    if terms is None or _seed(operator, terms, inputs) is not None:
         return False
     tensors = terms.tensors
     own = [t for t, x in zip(tensors, operator.inputs, strict=False) if not x.parameter and x.kind != "scalar"]
@@ -153,10 +189,12 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Terms:
-    """A declaration: the axes of all inputs and outputs, and the attributes with the place of a part."""
+    """A declaration: the axes of all inputs and outputs, the attributes with the place of a part, and the seed with the
+    axes of the tensor whose elements it numbers."""
 
     tensors: tuple[_Term, ...]
     places: Mapping[str, tuple[str, str]]
+    numbered: tuple[str, tuple[str, ...]] | None
 
 
 @dataclass(frozen=True)
@@ -214,6 +252,22 @@ def _last(axes: tuple[str, ...], shape: Sequence[Any]) -> tuple[str, ...]:
     return axes[max(0, len(axes) - len(shape)) :]
 
 
+def _sizes(tensors: Sequence[_Tensor], shapes: Sequence[Sequence[Any] | None]) -> dict[str | None, Any]:
+    """The size of each axis in the first tensor that has it: heads are those of queries."""
+    sizes: dict[str | None, Any] = {}
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        for axis, size in zip(tensor.dims, shape or (), strict=False):
+            sizes.setdefault(axis, size)
+    return sizes
+
+
+def _seed(operator: Operator, terms: _Terms, inputs: Sequence[Any]) -> int | None:
+    """The place of a seed that is given and numbers elements. An absent input is None."""
+    names = [x.name for x in operator.inputs]
+    place = None if terms.numbered is None else names.index(terms.numbered[0])
+    return None if place is None or inputs[place] is None else place
+
+
 def declared(operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Axes | None:
     """The declaration that applies to a call. An absent input is None."""
     given = {x.name for x, found in zip(operator.inputs, inputs, strict=True) if found is not None}
@@ -240,13 +294,15 @@ def _holds(condition: str, operator: Operator, attributes: Mapping[str, Any], gi
 
 @functools.cache
 def _parsed(declared: str, swapped: frozenset[str]) -> _Terms:
-    tensors, *places = map(str.strip, declared.split(";"))
+    tensors, *others = map(str.strip, declared.split(";"))
     inputs, outputs = tensors.split("->")
     texts = [text.strip() for side in (inputs, outputs) for text in side.split(",") if text.strip()]
-    matches = [_match(_PLACE, text) for text in places]
+    places = [_match(_PLACE, text) for text in others if "/" in text]
+    numbered = [_match(_NUMBERED, text) for text in others if "/" not in text]
     return _Terms(
         tuple(_term(_match(_TERM, text), swapped) for text in texts),
-        {match["axis"]: (match["offset"], match["size"]) for match in matches},
+        {match["axis"]: (match["offset"], match["size"]) for match in places},
+        next(((match["seed"], _split(match["axes"])) for match in numbered), None),
     )
 
 

@@ -107,6 +107,8 @@ def dropout(
         seed: int64 [2], a key and an offset, or a pair of integers. Calls with the same seed drop the same positions;
             those with the same key and another offset, such as the number of a step, have nothing to do with each
             other. In JAX also a key of jax.random. None: drawn by the framework's own generator, which JAX has not.
+            int64 [5] if x is a part of a larger tensor: then `first`, `run` and `stride`. Element i of x is dropped as
+            element first + i // run · stride + i % run of the larger one; with a run of 0, as element first + i.
 
     Returns:
         A tensor of x's shape and dtype. 16-bit inputs are computed in float32 and rounded once.

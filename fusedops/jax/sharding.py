@@ -53,8 +53,8 @@ class Divided:
             at = [place if x.kind == "list" else 0 for x in operator.inputs]
             shapes = [items[k] if k < len(items) else None for items, k in zip(inputs, at, strict=True)]
             for division in axes.divisions(operator, attributes, shapes, outputs):
-                if division.place is not None:
-                    continue  # a part's offset is an attribute, which must be known when the program is compiled
+                if division.place is not None or division.numbered is not None:
+                    continue  # a part's place must be known when the program is compiled
                 shares = [
                     [share if i == k else ALL for i in range(len(items))]
                     for items, k, share in zip(inputs, at, division.inputs, strict=True)

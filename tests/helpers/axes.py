@@ -155,6 +155,9 @@ def divided(torch: Any, call: OperatorCall, division: Division, parts: int) -> t
             for given, share in zip(call.arguments, division.inputs, strict=False)
         ]
         arguments = (*inputs, *call.arguments[len(declaration.inputs) :])
+        if division.numbered is not None:
+            inputs[division.numbered.seed] = seed_of_part(torch, call, division, part, parts)
+            arguments = (*inputs, *call.arguments[len(declaration.inputs) :])
         if division.place is not None:
             places.append(place_of(signature, arguments, division, part, parts))
             arguments = places[-1].arguments
@@ -172,6 +175,16 @@ def divided(torch: Any, call: OperatorCall, division: Division, parts: int) -> t
     return joined, [
         None if ys[0] is None else join(torch, ys, s) for ys, s in zip(zip(*updated, strict=True), shares, strict=True)
     ]
+
+
+def seed_of_part(torch: Any, call: OperatorCall, division: Division, part: int, parts: int) -> Any:
+    numbered, dim = division.numbered, division.numbered_dim
+    assert numbered is not None
+    pieces = [len(each) for each in np.array_split(np.empty(numbered.shape[dim]), parts)]
+    offsets, sizes = [0] * len(numbered.shape), list(numbered.shape)
+    offsets[dim], sizes[dim] = sum(pieces[:part]), pieces[part]
+    seed = call.arguments[numbered.seed]
+    return torch.cat([seed, torch.tensor(numbered.runs(offsets, sizes), device=seed.device)])
 
 
 def place_of(signature: Any, arguments: tuple[Any, ...], division: Division, part: int, parts: int) -> Any:

@@ -27,17 +27,28 @@ def philox(counters: Array, key: Array) -> Array:
 
 def words(seed: Any, first: int, count: int) -> Array:
     """The random words of `count` elements from `first` on."""
+    return _drawn(seed, np.arange(first // 4, (first + count + 3) // 4)).ravel()[first % 4 :][:count]
+
+
+def _drawn(seed: Any, counters: Array) -> Array:
+    """The words of counters with these lower halves, [..., 4]."""
     key, offset = (int(number) % 2**64 for number in seed)
-    low = np.arange(first // 4, (first + count + 3) // 4, dtype=np.uint64)
+    low = counters.astype(np.uint64)
     high = np.full_like(low, offset)
-    counters = np.stack([low & _LOW, low >> _HALF, high & _LOW, high >> _HALF], -1)
-    drawn = philox(counters, np.array([key % 2**32, key >> 32], np.uint64))
-    return drawn.ravel()[first % 4 :][:count]
+    halves = np.stack([low & _LOW, low >> _HALF, high & _LOW, high >> _HALF], -1)
+    return philox(halves, np.array([key % 2**32, key >> 32], np.uint64))
 
 
 def keep_mask(shape: tuple[int, ...], rate: float, seed: Any) -> Array:
+    """Of a part of a call if the seed has five numbers."""
     least = min(round(rate * 2**32), 2**32 - 1)
-    return (words(seed, 0, int(np.prod(shape))) >= least).reshape(shape)
+    places = np.arange(int(np.prod(shape)))
+    if len(seed) == 2:
+        return (words(seed, 0, places.size) >= least).reshape(shape)
+    first, run, stride = map(int, seed[2:])
+    places = first + (places if run <= 0 else places // run * stride + places % run)
+    drawn = np.take_along_axis(_drawn(seed[:2], places // 4), places[:, None] % 4, -1)
+    return (drawn >= least).reshape(shape)
 
 
 def dropped(x: Array, rate: float, seed: Any) -> Array:

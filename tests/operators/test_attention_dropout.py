@@ -31,28 +31,35 @@ def test_the_mask_is_that_of_dropout(any_backend, dtype, seq_dim, heads, queries
     q, k = (0.3 * random.normal(size=(2, *shape, 5)) for shape in shapes)  # no probability is subnormal
     v = np.broadcast_to(np.eye(keys), (2, heads[1], keys, keys))
     tensors = {name: any_backend.tensor(arranged(x), dtype) for name, x in named(q, k, v).items()}
-    options = {"seq_dim": seq_dim, "dropout": 0.3, "seed": SEED}
-    dropped, whole = (
+    size = queries * keys
+    of_part = (*SEED, 3 * size, heads[0] * size, 9 * size)  # the heads from 3 on among 9
+    seeds = [any_backend.tensor(np.array(seed), "int64") for seed in (SEED, of_part)]
+    whole, *dropped = (
         arranged(any_backend.to_numpy(any_backend.call("attention", tensors, given)[0]).astype(np.float64))
-        for given in (options, {"seq_dim": seq_dim})
+        for given in ({"seq_dim": seq_dim}, *({"seq_dim": seq_dim, "dropout": 0.3, "seed": seed} for seed in seeds))
     )
-    mask = keep_mask((2, heads[0], queries, keys), 0.3, SEED)
     assert np.all(whole)
-    np.testing.assert_array_equal(dropped != 0, mask)
-    precision = {"float64": 2**-50, "float32": 2**-20, "float16": 2**-8, "bfloat16": 2**-5}[dtype]
-    np.testing.assert_allclose(dropped, np.where(mask, whole / 0.7, 0), rtol=precision)
+    for seed, y in zip((SEED, of_part), dropped, strict=True):
+        mask = keep_mask((2, heads[0], queries, keys), 0.3, seed)
+        np.testing.assert_array_equal(y != 0, mask)
+        precision = {"float64": 2**-50, "float32": 2**-20, "float16": 2**-8, "bfloat16": 2**-5}[dtype]
+        np.testing.assert_allclose(y, np.where(mask, whole / 0.7, 0), rtol=precision)
 
 
 def test_the_mask_of_the_backward(any_backend, dtype, random):
     """For one query dv = dropped p · dy: it has the zeros of the forward, also with a drawn seed."""
     arrays = random.normal(size=(2, 1, 3, 8)), random.normal(size=(2, 200, 3, 8)), np.ones((2, 200, 3, 8))
     tensors = {name: any_backend.tensor(x, dtype) for name, x in named(*arrays).items()}
-    for seed in (SEED, None)[: 2 - (any_backend.framework == "jax")]:  # JAX draws none
+    of_part = (*SEED, 200, 600, 1600)  # the heads from 1 on among 8
+    for seed in (SEED, of_part, None)[: 3 - (any_backend.framework == "jax")]:  # JAX draws none
+        given = None if seed is None else any_backend.tensor(np.array(seed), "int64")
         dy = any_backend.tensor(np.ones((2, 1, 3, 8)), dtype)
-        (y,), gradients = any_backend.gradients("attention", tensors, {"dropout": 0.5, "seed": seed}, ("q", "v"), (dy,))
+        (y,), gradients = any_backend.gradients(
+            "attention", tensors, {"dropout": 0.5, "seed": given}, ("q", "v"), (dy,)
+        )
         y, dq, dv = (any_backend.to_numpy(x).astype(np.float64) for x in (y, *gradients.values()))
         if seed is not None:
-            np.testing.assert_array_equal(dv[..., 0] != 0, keep_mask((2, 3, 1, 200), 0.5, SEED)[:, :, 0].swapaxes(1, 2))
+            np.testing.assert_array_equal(dv[..., 0] != 0, keep_mask((2, 3, 1, 200), 0.5, seed)[:, :, 0].swapaxes(1, 2))
         # both are the sum of undropped probabilities
         np.testing.assert_allclose(dv[..., 0].sum(1), y[:, 0, :, 0], rtol=0.05)
         assert 50 < np.count_nonzero(dv[0, :, 0, 0]) < 150

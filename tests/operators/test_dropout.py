@@ -129,14 +129,32 @@ def test_norms_are_norms_of_dropout(any_backend, name, wanted, random):
         np.testing.assert_allclose(any_backend.to_numpy(got), any_backend.to_numpy(expected), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["dropout", "dropout_add"])
+@pytest.mark.parametrize(
+    "place",
+    [(0, 0, 0), (15, 0, 0), (32, 16, 80), (3, 5, 12), (1, 1, 3), (64, 1000, 2000), (2**40, 3000, 2**33)],
+    ids=str,
+)
+def test_a_part_of_a_call(any_backend, dtype, name, place):
+    """Elements have the words of their places in the whole tensor: those of a mask by the generator's definition."""
+    seed = (2**62 + 5, -7, *place)
+    inputs = {"x": any_backend.tensor(np.ones((3, 1001)), dtype)}
+    if name == "dropout_add":
+        inputs["residual"] = any_backend.tensor(np.zeros((3, 1001)), dtype)
+    (y,) = any_backend.call(name, inputs, {"rate": 0.5, "seed": any_backend.tensor(np.array(seed), "int64")})
+    np.testing.assert_array_equal(is_zero(any_backend, y), ~keep_mask((3, 1001), 0.5, seed))
+
+
 @pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("is_part", [False, True])
 @pytest.mark.parametrize("columns", [7, 4096, 40_000, 262_144])
-def test_norms_of_any_length(any_backend, name, columns, random):
+def test_norms_of_any_length(any_backend, name, is_part, columns, random):
     """A row's positions are those of `dropout` in every kernel."""
     x, residual = (any_backend.tensor(random.standard_normal((3, columns)), "bfloat16") for _ in range(2))
-    options = {"dropout": 0.5, "seed": (3, 4)}
+    seed = (3, 4, columns, columns, 2 * columns) if is_part else (3, 4)  # a part has every other row
+    options = {"dropout": 0.5, "seed": any_backend.tensor(np.array(seed), "int64")}
     (_, s), gradients = any_backend.gradients(name, {"x": x, "residual": residual}, options, ("x", "residual"))
-    mask = keep_mask((3, columns), 0.5, (3, 4))
+    mask = keep_mask((3, columns), 0.5, seed)
     arrays = [any_backend.to_numpy(t).astype(np.float32) for t in (x, residual, s, *gradients.values())]
     x, residual, s, dx, dresidual = arrays
     np.testing.assert_array_equal(s, (np.where(mask, 2 * x, 0) + residual).astype(ml_dtypes.bfloat16))

@@ -283,7 +283,10 @@ class Attention(Specification):
             "window must be an integer or None; got 2.0": 2.0,
             "causal must be a bool; got 1": 1,
             "seed must be int64; got float32": {"seed": "float32[2]", "dropout": 0.5},
-            "seed must have shape [2], a key and an offset; got [3]": {"seed": "int64[3]", "dropout": 0.5},
+            "seed must have shape [2], a key and an offset, or [5] for a part; got [3]": {
+                "seed": "int64[3]",
+                "dropout": 0.5,
+            },
             "seed must be an int64 tensor of shape [2], a pair of integers or None; got (1, 0.5)": {
                 "seed": (1, 0.5),
                 "dropout": 0.5,

@@ -68,8 +68,8 @@ class Dropout(Specification):
         yield bad("rate must be a number; got '0.5'", rate="0.5")
         yield bad("seed must be int64; got float32", seed=Like("float32", (2,)))
         yield bad("seed must be int64; got int32", seed=Like("int32", (2,)))
-        yield bad("seed must have shape [2], a key and an offset; got [3]", seed=Like("int64", (3,)))
-        yield bad("seed must have shape [2], a key and an offset; got []", seed=Like("int64", ()))
+        yield bad("seed must have shape [2], a key and an offset, or [5] for a part; got [3]", seed=Like("int64", (3,)))
+        yield bad("seed must have shape [2], a key and an offset, or [5] for a part; got []", seed=Like("int64", ()))
         pair = "seed must be an int64 tensor of shape [2], a pair of integers or None; got"
         yield bad(f"{pair} (1, 2, 3)", seed=(1, 2, 3))
         yield bad(f"{pair} [1, 0.5]", seed=[1, 0.5])

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.running import ROOT, blocks, check_ranks, environment, python, run_program
 
 TWO = (
-    *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast"),
+    *("operators", "functions", "models", "checkpoints", "compiled", "absent_inputs", "losses", "autocast", "dropout"),
     *("without_weight", "plans", "report", "errors"),
 )
 RANKS = {"two": (2, TWO), "four": (4, ("dropout", "heads", "two_dimensions", "without_weight", "checkpoints"))}

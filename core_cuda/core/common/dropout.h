@@ -22,6 +22,7 @@ struct Dropout {
   Dropout() = default;
   Dropout(const Call& call, int seed, double rate)
       : seed(call.input<uint64_t>(seed)),
+        is_part(this->seed && call.inputs[seed]->sizes[0] == kPartNumbers),
         least(static_cast<uint32_t>(std::min(std::round(rate * 0x1p32), 0x1p32 - 1))),
         scale(1 / (1 - rate)) {}
 
@@ -40,7 +41,14 @@ struct Dropout {
     return Function<A>{{seed[0], seed[1]}, least, A(scale)};
   }
 
+  // Places of elements in the whole tensor. They are read where they are used, and hold no registers before.
+  FUSEDOPS_HD Runs runs() const { return is_part ? Runs{seed[2], static_cast<int64_t>(seed[3]), seed[4]} : Runs(); }
+  FUSEDOPS_HD int64_t place(int64_t i) const { return is_part ? static_cast<int64_t>(runs().place(i)) : i; }
+
+  static constexpr int64_t kNumbers = 2, kPartNumbers = 5;
+
   const uint64_t* seed = nullptr;  // in device memory; null: no dropout
+  bool is_part = false;            // the seed has five numbers
   uint32_t least = 0;              // smallest word of a kept element
   double scale = 1;
 };
@@ -60,6 +68,8 @@ struct DropoutAdd {
     const auto dropped = dropout.template prepared<T>();
     return Function<compute_t<T>>{dropped.seed, dropped};
   }
+
+  FUSEDOPS_HD Runs runs() const { return dropout.runs(); }
 
   Dropout dropout;
 };

@@ -2,7 +2,8 @@
 //
 // A formula is a struct with prepared<T>(), which reads its scalars once and returns the function of one element in the
 // compute type. The function's arguments are the operator's tensors without parameters, in the order of the
-// declaration. A formula that draws random words has a member `seed`, and its function takes the element's word first.
+// declaration. A formula that draws random words has runs(), the places of its elements. Its function has a member
+// `seed`, and takes the element's word first.
 #pragma once
 
 #include <array>

@@ -10,9 +10,50 @@
 
 namespace fusedops {
 
-// The layout of the int64 seed tensor.
+// The first two numbers of the int64 seed tensor.
 struct Seed {
   uint64_t key, offset;
+};
+
+// The other three numbers of a seed of five: element i of the call is element first + i / run * stride + i % run of the
+// whole tensor, of which the call computes a part. All elements are one run if `run` is not positive.
+struct Runs {
+  uint64_t first = 0;
+  int64_t run = 0;
+  uint64_t stride = 0;
+
+  FUSEDOPS_HD uint64_t place(int64_t i) const {
+    if (run <= 0) return first + i;
+    const int64_t number = quotient(i, run);
+    return first + number * stride + (i - number * run);
+  }
+
+  // The number of elements from i to the end of its run, at most `most`.
+  FUSEDOPS_HD int64_t left(int64_t i, int64_t most) const {
+    if (run <= 0) return most;
+    const int64_t left = run - (i - quotient(i, run) * run);
+    return left < most ? left : most;
+  }
+
+ private:
+  // a / b for 0 <= a < 2^59 and b > 0. On a GPU a division of 64 bits is a call of a function, which would make the
+  // compiler wait for each wgmma. Each step divides the rest by at least 2^20.
+  static FUSEDOPS_HD int64_t quotient(int64_t a, int64_t b) {
+#ifdef __CUDA_ARCH__
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__ll2float_rn(b)));
+    inverse *= 1 - 0x1p-21f;  // so that rounding makes no quotient too large
+    uint64_t found = 0, left = a;
+#pragma unroll
+    for (int step = 0; step < 3; ++step) {
+      const uint64_t more = __float2ull_rz(__ull2float_rz(left) * inverse);
+      found += more, left -= more * b;
+    }
+    return found + (left >= uint64_t(b));
+#else
+    return a / b;
+#endif
+  }
 };
 
 // Four words for each of kCount 128-bit counters: word k of counter j is words[k][j], so that compilers vectorize.

@@ -149,11 +149,13 @@ void apply(Function function, bool streamed, int64_t n, T* out, const Inputs*...
              [&](int64_t start, int64_t size, T* to) { apply_block(function, size, to, in + start...); });
 }
 
-// apply() for a function that draws random words, for elements from `position` on.
-template <class T, class Function, class... Inputs>
-void apply_with_words(Function function, int64_t position, bool streamed, int64_t n, T* out, const Inputs*... in) {
+// apply() of a formula that draws random words, for elements from `position` on.
+template <class T, class Formula, class... Inputs>
+void apply_with_words(const Formula& formula, int64_t position, bool streamed, int64_t n, T* out, const Inputs*... in) {
+  const auto function = formula.template prepared<T>();
+  const Runs runs = formula.runs();
   each_block(streamed, n, out, [&](int64_t start, int64_t size, T* to) {
-    const RandomWords<kBlock> words(function.seed, position + start, size);
+    const RandomWords<kBlock> words(function.seed, runs, position + start, size);
     apply_block(function, size, to, words.data(), in + start...);
   });
 }
@@ -175,7 +177,7 @@ Status elementwise(const Call& call, const Formula& formula) {
       const auto compute = [&](const auto*... in) {
         T* to = static_cast<T*>(out.data) + start;
         if constexpr (kDrawing)
-          apply_with_words(function, start, streamed, stop - start, to, in + start...);
+          apply_with_words(formula, start, streamed, stop - start, to, in + start...);
         else
           apply(function, streamed, stop - start, to, in + start...);
       };

@@ -16,13 +16,32 @@ struct Inputs {
   const T* data[kArity];
 };
 
+// A formula that draws random words, in a part of a call. Its kernels are separate, since they need more registers.
+template <class Formula>
+struct OfPart {
+  template <class T>
+  FUSEDOPS_HD auto prepared() const {
+    return formula.template prepared<T>();
+  }
+
+  Formula formula;
+};
+
+template <class T, class Formula>
+__device__ auto words_of(const Formula&, Seed seed, int64_t position) {
+  return RandomWords<kPackSize<T>, true>(seed, position);
+}
+
+template <class T, class Formula>
+__device__ auto words_of(const OfPart<Formula>& of_part, Seed seed, int64_t position) {
+  return RandomWordsOfPart<kPackSize<T>>(seed, of_part.formula.runs(), position);
+}
+
 // The function of element i of the pack at position `at`, with the element's random word if the function draws one.
-template <class T, class Function>
-__device__ auto function_at(const Function& function, int64_t at) {
+template <class T, class Formula, class Function>
+__device__ auto function_at(const Formula& formula, const Function& function, int64_t at) {
   if constexpr (kDraws<Function>)
-    return [=, words = RandomWords<kPackSize<T>, true>(function.seed, at)](int i, auto... x) {
-      return function(words[i], x...);
-    };
+    return [=, words = words_of<T>(formula, function.seed, at)](int i, auto... x) { return function(words[i], x...); };
   else
     return [=](int, auto... x) { return function(x...); };
 }
@@ -32,6 +51,8 @@ __device__ auto function_at(const Function& function, int64_t at) {
 template <bool kAligned, class T, int kArity, class Formula>
 inline constexpr int kMinBlocks =
     kAligned && kArity == 1 && kDraws<decltype(std::declval<Formula>().template prepared<T>())> ? 2048 / kThreads : 1;
+template <bool kAligned, class T, int kArity, class Formula>
+inline constexpr int kMinBlocks<kAligned, T, kArity, OfPart<Formula>> = 1;
 
 // One pack per thread: full occupancy keeps enough bytes in flight, and small tensors need all threads. A second pack
 // per thread was measured to cost 3 %.
@@ -44,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks<kAligned, T, kArity, Form
   Pack<T> packs[kArity], result;
 #pragma unroll
   for (int k = 0; k < kArity; ++k) packs[k] = load_pack<kAligned>(in.data[k] + at, n - at);
-  const auto element = function_at<T>(function, at);
+  const auto element = function_at<T>(formula, function, at);
 #pragma unroll
   for (int i = 0; i < kPackSize<T>; ++i)
     result.values[i] = [&]<size_t... K>(std::index_sequence<K...>) {

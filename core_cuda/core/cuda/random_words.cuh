@@ -30,4 +30,31 @@ class RandomWords {
   uint32_t words_[4 * kCounters];
 };
 
+// The random words of kCount elements from `position` of a part of a call on, a multiple of kCount. Runs may end within
+// them, and begin anywhere in the whole tensor.
+template <int kCount>
+class RandomWordsOfPart {
+ public:
+  __device__ RandomWordsOfPart(Seed seed, const Runs& runs, int64_t position) {
+    const uint64_t place = runs.place(position);
+    if (place % kCount == 0 && runs.left(position, kCount) == kCount) {
+      const RandomWords<kCount, true> words(seed, place);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) words_[i] = words[i];
+      return;
+    }
+#pragma unroll 1
+    for (int at = 0; at < kCount; ++at) {
+      const RandomWords<1, false> word(seed, runs.place(position + at));
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) words_[i] = i == at ? word[0] : words_[i];
+    }
+  }
+
+  __device__ uint32_t operator[](int i) const { return words_[i]; }
+
+ private:
+  uint32_t words_[kCount];
+};
+
 }  // namespace fusedops::cuda

@@ -120,6 +120,8 @@ struct Attribute {
 //   kn^transpose  the last two axes are swapped if this attribute is true
 //   ; v@a/b       at the end: in a part of a call along v, attribute a is the offset of the part along v, and
 //                 attribute b is the size of the whole
+//   ; seed@...C   at the end: the input `seed`, if it is given, numbers the elements of a tensor with these axes. In a
+//                 part of a call it has three further numbers: the places of the part's elements, Runs of philox.h
 //
 // A result that lacks an axis, and is no sum over it, is the same in all parts. Tensors may have different sizes along
 // an axis, as the heads of queries and keys: each part gets the same fraction then.

@@ -57,8 +57,10 @@ inline constexpr Signature kAttention{
                optional_parameter("bias")},
     .outputs = {{"y", "q"}, {"lse", "compute(q)", /*saved=*/true}},
     .attributes = kAttentionOptions,
-    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...ThE, ...hT", "!seed seq_dim=-3"},
-             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...hTE, ...hT", "!seed seq_dim=-2"}},
+    .axes = {{"...ThD, ...ShD, ...ShE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...ThE, ...hT; seed@...hTS",
+              "seq_dim=-3"},
+             {"...hTD, ...hSD, ...hSE, ~...hTS, ..., Z, ..., h, h, ~...hTS -> ...hTE, ...hT; seed@...hTS",
+              "seq_dim=-2"}},
     .autocast = true,
 };
 
@@ -94,11 +96,11 @@ inline constexpr Signature kAttentionBackward{
     .outputs = {{"dq", "q"}, {"dk", "k"}, {"dv", "v"}, {"dsinks", "sinks"}, {"dbias", "bias"}},
     .attributes = with_needs(kAttentionOptions, {"need_dsinks", "need_dbias"}),
     .axes = {{"...ThE, ...ThD, ...ShD, ...ShE, ...ThE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h, ~...hTS -> "
-              "...ThD, ...ShD, ...ShE, h/..., ~...hTS",
-              "!seed seq_dim=-3"},
+              "...ThD, ...ShD, ...ShE, h/..., ~...hTS; seed@...hTS",
+              "seq_dim=-3"},
              {"...hTE, ...hTD, ...hSD, ...hSE, ...hTE, ...hT, ~...hTS, ..., Z, ...hT, ..., h, h, ~...hTS -> "
-              "...hTD, ...hSD, ...hSE, h/..., ~...hTS",
-              "!seed seq_dim=-2"}},
+              "...hTD, ...hSD, ...hSE, h/..., ~...hTS; seed@...hTS",
+              "seq_dim=-2"}},
 };
 
 Operator attention_backward();
@@ -228,8 +230,9 @@ struct Attention {
 
   bool has_scores() const { return rows() > 0 && keys > 0; }
 
-  // Position of a row's first probability, at which dropout's counters begin. Not for packed sequences.
-  FUSEDOPS_HD int64_t first_probability(int64_t row) const { return row * keys; }
+  // Place of a row's first probability, at which dropout's counters begin. Rows of one head are consecutive: it is in
+  // one run. Not for packed sequences.
+  FUSEDOPS_HD int64_t first_probability(int64_t row) const { return dropout.place(row * keys); }
 
   // sum(dy * y) of a row minus the gradient of its lse. If no key is visible, lse is constant and has no gradient.
   template <class A>

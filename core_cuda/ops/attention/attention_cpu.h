@@ -163,7 +163,7 @@ inline void draw_dropout(const HeadGroup& group, int64_t row, int rows, int key,
   const auto dropout = group.call.dropout.prepared<float>();
   for (int lane = 0; lane < rows; ++lane) {
     const int64_t first = group.call.first_probability(group.index(row + lane));
-    const RandomWords<kKeys> words(dropout.seed, first + key, keys);
+    const RandomWords<kKeys> words(dropout.seed, Runs(), first + key, keys);
     for (int j = 0; j < keys; ++j) keep[j * lanes + lane] = words.data()[j] >= dropout.least;
   }
   for (int lane = rows; lane < lanes; ++lane)

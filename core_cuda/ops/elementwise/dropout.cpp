@@ -8,8 +8,9 @@ namespace fusedops {
 Status check_seed(Rule& rule, int seed) {
   Shape& shape = rule.inputs[seed];
   if (shape.dtype != DType::i64) return rule.must(seed, "be int64", name_of(shape.dtype));
-  if (shape.ranked && (shape.rank != 1 || !rule.same(shape.dims[0], 2)))
-    return rule.must(seed, "have shape [2], a key and an offset", rule.show(shape));
+  const bool is_part = shape.ranked && shape.rank == 1 && shape.dims[0] == Dropout::kPartNumbers;
+  if (shape.ranked && !is_part && (shape.rank != 1 || !rule.same(shape.dims[0], Dropout::kNumbers)))
+    return rule.must(seed, "have shape [2], a key and an offset, or [5] for a part", rule.show(shape));
   return {};
 }
 

@@ -13,6 +13,7 @@ inline constexpr Signature kDropout{
     .inputs = {{"x"}, {.name = "seed", .parameter = true}},
     .outputs = {{"y", "x"}},
     .attributes = {kRateAttribute},
+    .axes = {{"..., Z -> ...; seed@..."}},
 };
 
 Operator dropout();
@@ -24,6 +25,7 @@ inline constexpr Signature kDropoutAdd{
     .inputs = {{"x"}, {"residual"}, {.name = "seed", .parameter = true}},
     .outputs = {{"y", "x"}},
     .attributes = {kRateAttribute},
+    .axes = {{"..., ..., Z -> ...; seed@..."}},
 };
 
 Operator dropout_add();

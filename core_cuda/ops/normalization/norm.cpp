@@ -154,7 +154,7 @@ void forward(const NormForward<T>& norm, const A* factor, const A* shift, bool c
         const T* residual = norm.residual + row * norm.residual_stride;
         const auto add = [](A x, A residual) { return x + residual; };
         if (norm.added.dropout.seed)
-          cpu::apply_with_words(norm.added.template prepared<T>(), row * cols, false, cols, s, x, residual);
+          cpu::apply_with_words(norm.added, row * cols, false, cols, s, x, residual);
         else
           cpu::apply(add, false, cols, s, x, residual);
         x = s;
@@ -245,8 +245,7 @@ Status backward(const NormBackward<T>& norm, const A* factor, const Context& con
     else
       cpu::apply(slope, is_streamed_out, cols, slopes, dy_row, x_row, factor);
     if (norm.dropped_dx)
-      cpu::apply_with_words(norm.dropout.template prepared<T>(), row * cols, streamed, cols,
-                            norm.dropped_dx + row * cols, slopes);
+      cpu::apply_with_words(norm.dropout, row * cols, streamed, cols, norm.dropped_dx + row * cols, slopes);
   };
 
   const int64_t chunk_ns = 1 + norm.chunks.rows * (60 + cols);

@@ -39,7 +39,7 @@ inline constexpr Signature kAddRmsNorm{
     .inputs = {in_rows("x"), in_rows("residual"), optional_parameter("weight"), kOptionalSeed},
     .outputs = {{"y", "x"}, {"s", "x"}, kSavedRstd},
     .attributes = {kRmsEps, kWeightOffset, kDropoutAttribute},
-    .axes = {{"...C, ...C, C, Z -> ...C, ...C, ...", "!seed"}},
+    .axes = {{"...C, ...C, C, Z -> ...C, ...C, ...; seed@...C"}},
 };
 
 inline constexpr Signature kRmsNormFloat8{
@@ -73,7 +73,7 @@ inline constexpr Signature kAddLayerNorm{
                kOptionalSeed},
     .outputs = {{"y", "x"}, {"s", "x"}, kSavedMean, kSavedRstd},
     .attributes = {kLayerEps, kDropoutAttribute},
-    .axes = {{"...C, ...C, C, C, Z -> ...C, ...C, ..., ...", "!seed"}},
+    .axes = {{"...C, ...C, C, C, Z -> ...C, ...C, ..., ...; seed@...C"}},
 };
 
 inline constexpr Signature kLayerNormFloat8{
@@ -97,7 +97,7 @@ inline constexpr Signature kRmsNormBackward{
                    {"need_dweight", Type::boolean, "true"},
                    kDropoutAttribute,
                    {"need_dropped_dx", Type::boolean, "true"}},
-    .axes = {{"...C, ...C, C, ..., ...C, Z -> ...C, C/..., ...C", "!seed"}},
+    .axes = {{"...C, ...C, C, ..., ...C, Z -> ...C, C/..., ...C; seed@...C"}},
 };
 
 inline constexpr Signature kLayerNormBackward{
@@ -110,7 +110,7 @@ inline constexpr Signature kLayerNormBackward{
                    {"need_dbias", Type::boolean, "true"},
                    kDropoutAttribute,
                    {"need_dropped_dx", Type::boolean, "true"}},
-    .axes = {{"...C, ...C, C, C, ..., ..., ...C, Z -> ...C, C/..., C/..., ...C", "!seed"}},
+    .axes = {{"...C, ...C, C, C, ..., ..., ...C, Z -> ...C, C/..., C/..., ...C; seed@...C"}},
 };
 
 Operator rms_norm();

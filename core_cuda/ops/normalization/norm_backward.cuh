@@ -236,7 +236,7 @@ class NormBackwardBlock {
         if constexpr (kDropout) {
           const int64_t position = row_at(first, d) * norm_.cols + tile.column + at;
           const auto dropped = norm_.dropout.template prepared<T>();
-          const RandomWords<kPack, kAligned> words(dropped.seed, position);
+          const RandomWords<kPack, kAligned> words(dropped.seed, norm_.dropout.place(position));
 #pragma unroll
           for (int i = 0; i < kPack; ++i) dx[i] = dropped(words[i], dx[i]);
           if (norm_.dropped_dx) store_row_pack<kAligned>(rounded<T>(dx), norm_.dropped_dx + position, columns - at);

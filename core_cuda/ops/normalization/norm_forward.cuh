@@ -96,7 +96,8 @@ class NormRow {
       A sums[kPack];
       if constexpr (kDropout) {
         const auto add = norm_.added.template prepared<T>();
-        const RandomWords<kPack, kAligned> words(add.seed, me_.row * norm_.cols + me_.template at<T>(tile, p));
+        const int64_t position = me_.row * norm_.cols + me_.template at<T>(tile, p);
+        const RandomWords<kPack, kAligned> words(add.seed, norm_.added.dropout.place(position));
 #pragma unroll
         for (int i = 0; i < kPack; ++i) sums[i] = add(words[i], element(x_[p], i), element(residual[p], i));
       } else {

@@ -7,13 +7,18 @@ shapes, placements and attributes.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.distributed._functional_collectives import _are_we_tracing
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
@@ -48,6 +53,59 @@ def _divisions(signature: Signature, inputs: Sequence[Any], arguments: Sequence[
     return divisions(signature.declaration, signature.named_attributes(arguments), shapes, outputs)
 
 
+@dataclass(frozen=True)
+class _SeedOfPart(Partial):
+    """The placement of the seed of a part of a call, which has three further numbers in each process. DTensor computes
+    it from the replicated seed, as the terms of a sum; it is in no result."""
+
+    numbers: tuple[Any, ...] = ()
+
+    def __init__(self, numbers: tuple[Any, ...]) -> None:
+        super().__init__("sum")
+        object.__setattr__(self, "numbers", numbers)
+
+    def _partition_value(self, tensor: Tensor, mesh: DeviceMesh, mesh_dim: int) -> Tensor:
+        return torch.cat([tensor, _on_device(self.numbers, tensor.device)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SeedOfPart) and self.numbers == other.numbers
+
+    def __hash__(self) -> int:
+        return hash((_SeedOfPart, self.numbers))
+
+
+def _on_device(numbers: tuple[Any, ...], device: torch.device) -> Tensor:
+    """Integers in a tensor, which is kept for later calls. Traces and captured CUDA graphs compute it themselves."""
+    is_captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if is_captured or _are_we_tracing() or not all(type(n) is int for n in numbers):
+        return torch.cat([torch.full((1,), n, dtype=torch.int64, device=device) for n in numbers])
+    return _kept(numbers, device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(numbers, device=device)
+
+
+def _of_seed(mesh: DeviceMesh, choices: Sequence[_Choice]) -> tuple[Placement, ...] | None:
+    """The placement of a seed, with the places of this process's elements; None if no three numbers have them."""
+    dims: dict[int, list[int]] = {}  # of the mesh, by the dimension that they divide
+    for i, choice in enumerate(choices):
+        if choice.division is not None and mesh.size(i) > 1:
+            dims.setdefault(choice.division.numbered_dim, []).append(i)
+    placements: list[Placement] = [Replicate() for _ in choices]
+    numbered = next((c.division.numbered for c in choices if c.division), None)
+    if not dims or numbered is None:
+        return tuple(placements)
+    if not numbered.allows(list(dims)):
+        return None
+    offsets, sizes = [0] * len(numbered.shape), list(numbered.shape)
+    for dim, mesh_dims in dims.items():
+        offsets[dim], sizes[dim] = _bounds(mesh, mesh_dims, sizes[dim])
+    placements[min(itertools.chain(*dims.values()))] = _SeedOfPart(numbered.runs(offsets, sizes))
+    return tuple(placements)
+
+
 class _Call:
     """A call of an operator, as DTensor describes it."""
 
@@ -64,7 +122,8 @@ class _Call:
         placements = [spec.placements[mesh_dim] for spec in self.specs]
         strides = dict.fromkeys(p.split_factor for p in placements if isinstance(p, _StridedShard))
         for division in self.divisions:
-            for stride in (None, *strides) if division.place is None else (None,):
+            has_place = division.place is not None or division.numbered is not None
+            for stride in (None,) if has_place else (None, *strides):
                 yield _Choice(division, stride)
         yield _Choice(None, None)
 
@@ -81,9 +140,15 @@ class _Call:
 
     def _spec(self, choices: Sequence[_Choice]) -> OpSpec | None:
         """All placements with these choices, one for each mesh dimension; None if the call does not allow them."""
+        of_seed = _of_seed(self.mesh, choices)
+        if of_seed is None:
+            return None
+        numbered = next((c.division.numbered for c in choices if c.division), None)
         inputs = []
         for place, tensor, given in zip(self.places, self.tensors, self.specs, strict=True):
             placements = tuple(c.placement(c.division.inputs[place] if c.division else ALL) for c in choices)
+            if numbered is not None and place == numbered.seed:
+                placements = of_seed
             is_kept = placements == given.placements
             if not is_kept and (self.declaration.inputs[place].updated or not self._fills(given.shape, placements)):
                 return None
@@ -119,15 +184,21 @@ def _part(signature: Signature, schema: OpSchema, arguments: Sequence[Any]) -> t
         shares = zip(division.inputs, given, strict=True)
         dim, spec = next((share.dim, x) for share, x in shares if share.kind == "part")
         stacked: list[Placement] = [Shard(0) if p.is_shard(dim) else Replicate() for p in spec.placements]
-        if not any(p.is_shard() for p in stacked):
+        mesh_dims = [i for i, p in enumerate(stacked) if p.is_shard()]
+        if not mesh_dims:
             continue
-        offset, size = 0, spec.shape[dim]
-        for mesh_dim in (i for i, p in enumerate(stacked) if p.is_shard()):
-            rank = spec.mesh.get_local_rank(mesh_dim)
-            size, begin = Shard.local_shard_size_and_offset(size, spec.mesh.size(mesh_dim), rank)
-            offset += begin
-        return Part(signature, arguments, division, offset, size), spec.mesh, stacked
+        return Part(signature, arguments, division, *_bounds(spec.mesh, mesh_dims, spec.shape[dim])), spec.mesh, stacked
     return None
+
+
+def _bounds(mesh: DeviceMesh, mesh_dims: Sequence[int], size: Any) -> tuple[Any, Any]:
+    """The offset and the size of this process's part of a dimension that these dimensions of the mesh divide."""
+    offset = 0
+    for mesh_dim in mesh_dims:
+        rank = mesh.get_local_rank(mesh_dim)
+        size, begin = Shard.local_shard_size_and_offset(size, mesh.size(mesh_dim), rank)
+        offset += begin
+    return offset, size
 
 
 def _computed(op: Any, signature: Signature, schema: OpSchema, arguments: Sequence[Any]) -> Any:
@@ -199,7 +270,7 @@ def _register(operator: Operator) -> None:
     if any(x.kind == "list" for x in operator.inputs):
         return  # optimizers call these with the shards of their process
     signature = SIGNATURES[operator.name]
-    needs_handler = any(mark in declared.tensors for declared in operator.axes for mark in ":@")
+    needs_handler = any(re.search(r":|@\w+/", declared.tensors) for declared in operator.axes)
     # DTensor's cache compares all arguments from this place on, and of those before it only the tensors. Where several
     # inputs may be absent, it must compare their places. A number in place of a tensor varies, and decides nothing.
     is_ambiguous = sum(x.kind != "tensor" for x in operator.inputs) > 1
