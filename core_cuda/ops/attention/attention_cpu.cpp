@@ -267,6 +267,18 @@ class Decode {
     return call_.band.keys(group.sequence, group.queries(0, group.rows()));
   }
 
+  // Calls body(rows, j, steps) for `count` rows from `key` on: those from key + j on, with zeros up to `steps`.
+  template <class Body>
+  [[gnu::always_inline]] static void each_rows(RowReader<T>& reader, const HeadGroup& group, const HeadRows& tensor,
+                                               int size, int key, int count, Body body) {
+    const T* const first = group.of_key<const T>(tensor, key);
+    const int64_t pitch = tensor.position;
+    for (int j = 0; j < count; j += kWideKeys) {
+      const int n = std::min(kWideKeys, count - j);
+      body(reader.read(first + j * pitch, pitch, n, size), j, static_cast<int>(rounded_up(n, kStepKeys)));
+    }
+  }
+
   void compute_split(const HeadGroup& group, int64_t begin, int64_t end, int64_t split) const {
     constexpr int kLanes = kVectorWidth<A>;
     const int rows = static_cast<int>(group.rows());
@@ -283,21 +295,20 @@ class Decode {
       std::fill_n(running[row].sum, kLanes, A(0));
       std::fill_n(partial(split, row), pitch_, A(0));
     }
-    WideRows<T> wide;
+    RowReader<T> reader;
     for (int key = keys.begin; key < keys.end; key += kKeys) {
       const int count = std::min(kKeys, keys.end - key);
-      for (int j = 0; j < count; j += kStepKeys) {
-        const A* const* step =
-            wide.read([&](int i) { return group.of_key<const T>(call_.k, key + j + i); }, count - j, call_.dim);
-        for (int row = 0; row < rows; ++row) dot_products(q[row], step, call_.dim, scores[row] + j);
-      }
+      each_rows(reader, group, call_.k, call_.dim, key, count, [&](const WideRows<A>& rows_of, int j, int steps) {
+        for (int row = 0; row < rows; ++row)
+          for (int i = 0; i < steps; i += kStepKeys)
+            dot_products(q[row], {rows_of.first + i * rows_of.pitch, rows_of.pitch}, call_.dim, scores[row] + j + i);
+      });
       for (int row = 0; row < rows; ++row)
         soften_row(group, row, key, count, scores[row], running[row], partial(split, row) + 2);
-      for (int j = 0; j < count; j += kStepKeys) {
-        const A* const* step =
-            wide.read([&](int i) { return group.of_key<const T>(call_.v, key + j + i); }, count - j, call_.dim_v);
-        for (int row = 0; row < rows; ++row) add_products(scores[row] + j, step, call_.dim_v, partial(split, row) + 2);
-      }
+      each_rows(reader, group, call_.v, call_.dim_v, key, count, [&](const WideRows<A>& values, int j, int steps) {
+        for (int row = 0; row < rows; ++row)
+          add_products(scores[row] + j, values, steps, call_.dim_v, partial(split, row) + 2);
+      });
     }
     for (int row = 0; row < rows; ++row) {
       partial(split, row)[0] = running[row].max[0];
