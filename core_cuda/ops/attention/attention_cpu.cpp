@@ -243,10 +243,12 @@ class Decode {
   }
 
   void compute(int64_t begin, int64_t end) const {
-    for (int64_t i = begin; i < end; ++i)
-      splits_.visit(i, [&](const HeadGroup& group, int64_t first, int64_t last) {
-        if (is_decode(group)) run_widest([&] { compute_split(group, first, last, i); });
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t split = splits_.across_heads(i);
+      splits_.visit(split, [&](const HeadGroup& group, int64_t first, int64_t last) {
+        if (is_decode(group)) run_widest([&] { compute_split(group, first, last, split); });
       });
+    }
   }
 
   void merge(const Context& context) const {

@@ -260,6 +260,9 @@ class Chunks {
   // The first chunk of a head group.
   int64_t first(int64_t b, int key_head) const { return key_head * first(call_.sequences) + first(b); }
 
+  // The chunk at place i of an order in which the heads of the same positions are adjacent, as they are in memory.
+  int64_t across_heads(int64_t i) const { return i % call_.key_heads * first(call_.sequences) + i / call_.key_heads; }
+
   // Calls body(group, first row or key, last) for chunk i, if it has any.
   template <class Body>
   void visit(int64_t i, Body&& body) const {
