@@ -17,6 +17,8 @@ checks. So each operator gets a specialized function, as if written by hand:
                 if not is_any_autocast_enabled():
                     explain((x, weight), error)
                     raise
+        if is_compiling() and not is_any_autocast_enabled() and isinstance(x, Tensor) and ... and is_dense(x) and ...:
+            return public(in_rows(x), weight, eps, weight_offset)
         return checked(x, weight, eps=eps, weight_offset=weight_offset)
 
 `checked` handles all other arguments: it converts or refuses them. It also promotes dtypes that the operator refuses,
@@ -68,11 +70,8 @@ def _source(operator: Operator) -> str:
     given = max(i for i, x in enumerate(operator.inputs) if x.kind != "optional")
     parameters = [f"{x}=None" if i > given else x for i, x in enumerate(names)]
     parameters += ["*"] * bool(attributes) + [f"{x.name}={x.default!r}" for x in operator.attributes]
-    tests = [
-        "not is_compiling()",
-        *map(_input_test, operator.inputs),
-        *map(checks.plain_attribute, operator.attributes),
-    ]
+    plain = [*map(_input_test, operator.inputs), *map(checks.plain_attribute, operator.attributes)]
+    tests = ["not is_compiling()", *plain]
     if operator.autocast:
         tests.append("not is_any_autocast_enabled()")
     # The arguments in the order of the schema, each with the test for its default, if it has one.
@@ -98,8 +97,42 @@ def {operator.name}({", ".join(parameters)}):
             if not is_any_autocast_enabled():
                 explain(({", ".join(names)},), error)
                 raise
-    return checked({", ".join(rest)})
+{_compiled(operator, plain)}    return checked({", ".join(rest)})
 """
+
+
+def _compiled(operator: Operator, plain: list[str]) -> str:
+    """The call in compiled code, which guards every object that its Python reads: `checked` reads a hundred.
+
+    The compiler's operator would refuse dtypes only after this function, so `checked` promotes them under autocast.
+    """
+    inputs, attributes = operator.inputs, operator.attributes
+    if any(x.kind not in ("tensor", "optional") for x in inputs):
+        return ""
+    dense = [f"({x.name} is None or is_dense({x.name}))" for x in inputs]
+    arguments = [f"in_rows({x.name})" if x.in_rows and not x.updated else x.name for x in inputs]
+    arguments += [f"list({x.name})" if x.type == "floats" else x.name for x in attributes]
+    condition = " and ".join(["is_compiling()", "not is_any_autocast_enabled()", *plain, *dense])
+    return f"    if {condition}:\n        return public({', '.join(arguments)})\n"
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    """True for a tensor of torch's own classes that a kernel may support."""
+    if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+        return False
+    return x.layout is torch.strided and not x.is_quantized and not x.is_nested
+
+
+def in_rows(x: Any) -> Any:
+    """A tensor that kernels read in place, in compiled code.
+
+    The compiler writes the tensor in this order, or copies it with other work, where the binding would copy it in the
+    forward and again in the backward.
+    """
+    if not isinstance(x, torch.Tensor) or x.dim() == 0:
+        return x
+    # The stride first: a size may be unknown.
+    return x.clone(memory_format=torch.contiguous_format) if x.stride(-1) != 1 and x.shape[-1] != 1 else x
 
 
 def _texts(arguments: list[tuple[str, str | None]]) -> str:
@@ -121,10 +154,11 @@ def _with_checked_names(declaration: Operator, checked: Callable[..., Any]) -> C
 def spelled_out(
     declaration: Operator,
     operator: Callable[..., Any],
+    public: Callable[..., Any],
     checked: Callable[..., Any],
     explain: Callable[[tuple[Any, ...], Exception], None],
 ) -> Callable[..., Any]:
-    """A function that calls `operator` for plain arguments and `checked` for all others.
+    """A function that calls `operator` for plain arguments, or `public` in compiled code, and `checked` for all others.
 
     If `operator` raises an error, `explain` may raise a better one. If an argument's name is reserved in the generated
     code, the function is `checked` alone, which then refuses undeclared attributes.
@@ -134,7 +168,10 @@ def spelled_out(
         "copysign": math.copysign,
         "is_compiling": torch.compiler.is_compiling,
         "is_any_autocast_enabled": internals.is_any_autocast_enabled,
+        "is_dense": _is_dense,
+        "in_rows": in_rows,
         "operator": operator,
+        "public": public,
         "checked": checked,
         "explain": explain,
     }

@@ -18,7 +18,7 @@ from fusedops.declarations import Input, Operator
 from fusedops.torch import autograd, autograd_library, internals, mapping, shapes  # noqa: F401  they register kernels
 from fusedops.torch.arguments import argument_parser
 from fusedops.torch.autocast import autocast
-from fusedops.torch.calls import spelled_out
+from fusedops.torch.calls import in_rows, spelled_out
 from fusedops.torch.derivatives import FORMULA_NAMES
 from fusedops.torch.errors import check_dense, explain
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
@@ -51,19 +51,11 @@ def _function(signature: Signature) -> Callable[..., Any]:
             raise
 
     checked.__name__ = checked.__qualname__ = declaration.name
-    return spelled_out(declaration, operator, checked, functools.partial(explain, declaration))
+    return spelled_out(declaration, operator, public, checked, functools.partial(explain, declaration))
 
 
 def _in_rows(declared: Input, x: Any) -> Any:
-    """A tensor that kernels read in place, in compiled code.
-
-    The compiler writes the tensor in this order, or copies it with other work, where the binding would copy it in the
-    forward and again in the backward.
-    """
-    if not declared.in_rows or declared.updated or not isinstance(x, torch.Tensor) or x.dim() == 0:
-        return x
-    # The stride first: a size may be unknown.
-    return x.clone(memory_format=torch.contiguous_format) if x.stride(-1) != 1 and x.shape[-1] != 1 else x
+    return in_rows(x) if declared.in_rows and not declared.updated else x
 
 
 OPERATORS = cast("Operators", SimpleNamespace())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import sys
 
@@ -134,6 +135,39 @@ def test_rows_are_unit_stride(torch_backend, spec, random):
         declared = SIGNATURES[call.target._opname].declaration.inputs
         for x in (arg.meta["example_value"] for d, arg in zip(declared, call.args, strict=False) if d.in_rows and arg):
             assert x.dim() == 0 or x.shape[-1] == 1 or x.stride(-1) == 1
+
+
+@pytest.mark.parametrize("name, inputs", [("rms_norm", 2), ("attention", 3)])
+def test_a_call_adds_few_guards(torch_backend, name, inputs):
+    """Each step evaluates the guards. Those of a call are of its own code and arguments, not of the code that converts
+    other arguments: beside those of the bare operator at most eight for each argument."""
+    import fusedops.torch as fo
+    from fusedops.torch.library import SIGNATURES
+
+    torch, fused = torch_backend.torch, getattr(fo, name)
+    bare = getattr(torch.ops.fusedops, name).default
+    declared = SIGNATURES[name].declaration
+    rest = [list(x.default) if x.type == "floats" else x.default for x in declared.attributes]
+    rest = [None] * (len(declared.inputs) - inputs) + rest
+    tensors = torch.ones(inputs, 1, 8, 2, 8) if inputs == 3 else (torch.ones(2, 8), torch.ones(8))
+
+    def guards(function):
+        found = []
+
+        def keep_all(entries):
+            found.extend(entry.name for entry in entries)
+            return [True] * len(entries)
+
+        torch.compiler.reset()
+        torch.compile(function, backend="eager", options={"guard_filter_fn": keep_all})(*tensors)
+        return found
+
+    found, least = guards(lambda *tensors: fused(*tensors)), guards(lambda *tensors: bare(*tensors, *rest))
+    arguments = len(inspect.signature(fused).parameters)
+    assert least and not any("checked" in guard for guard in found)
+    assert len(found) <= len(least) + 8 * arguments, sorted(set(found) - set(least))
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        assert any("checked" in guard for guard in guards(lambda *tensors: fused(*tensors)))
 
 
 def test_compiled_autograd(torch_backend, random):

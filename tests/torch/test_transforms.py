@@ -262,6 +262,25 @@ def test_autocast_mixes_dtypes_but_keeps_float64(torch_backend, spec, random):
     assert all(x.dtype == torch.float64 for x in double)
 
 
+@pytest.mark.parametrize("spec", AUTOCAST, ids=str)
+def test_autocast_compiles_again(torch_backend, spec, random):
+    """One compiled function has each call's own dtypes, outside of autocast and within."""
+    torch = torch_backend.torch
+    sample = spec.sample((3, 5), random)
+    inputs, names = torch_backend.tensors(sample, "float32"), sample.tensors
+
+    def function(*tensors):
+        return torch_backend.call(spec.name, {**inputs, **dict(zip(names, tensors, strict=True))}, sample.options)
+
+    compiled = torch_backend.traced(function)
+    for dtype in ("float32", "bfloat16", "float16", "float32"):
+        with torch.autocast(torch_backend.device, getattr(torch, dtype), enabled=dtype != "float32"):
+            outputs = compiled(*(inputs[name] for name in names))
+        expected = torch_backend.call(spec.name, torch_backend.tensors(sample, dtype), sample.options)
+        for got, output in zip(outputs, expected, strict=True):
+            assert got.dtype == output.dtype and torch.equal(got, output)
+
+
 def mixes(torch_backend, sample, pairs):
     """The sample's inputs in pairs of dtypes: each floating input once in the first dtype, and the others in the
     second."""
