@@ -207,3 +207,32 @@ def test_converted_models(torch_backend, fo, transformers, name, monkeypatch):
         torch.testing.assert_close((got.loss, got.logits), (expected.loss, expected.logits), rtol=1e-4, atol=1e-4)
         found[size] = set(graphs[0])
     assert found[2**30] <= NO_PASSES and found[0] - NO_PASSES
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_small_passes_of_converted_models_are_chosen_first(torch_cpu, fo, transformers, name, monkeypatch):
+    """As if the device were a GPU. Blocks and norms of few elements read none of the tables of their classes, since
+    each call evaluates a guard for all that was read."""
+    from fusedops.torch.nn import layer
+    from tests.helpers.hugging_face import FAMILIES
+
+    monkeypatch.setattr(layer, "is_small_on_gpu", lambda x, size, fewest: size < fewest)
+    torch = torch_cpu.torch
+    model = converted(fo, FAMILIES[name].build(device="cpu"))
+    model.config.use_cache = False
+    tokens = torch.arange(24).view(2, 12) + 5
+
+    def tables(fewest):
+        found = []
+
+        def keep_all(entries):
+            found.extend(entry.name for entry in entries)
+            return [True] * len(entries)
+
+        monkeypatch.setattr(layer, "_FEWEST_COMPILED", fewest)
+        torch.compiler.reset()
+        torch.compile(model, backend="eager", options={"guard_filter_fn": keep_all})(tokens, labels=tokens)
+        return [x for x in found if re.search(r"'forwarded'|(norm|ln_\w+)'\].*\['names'\]", x)]
+
+    assert tables(0)
+    assert tables(2**30) == []

@@ -131,6 +131,15 @@ def left_to_compiler(x: Any) -> str | None:
     return None
 
 
+def is_left_to_compiler(x: Any) -> bool:
+    """True in compiled code that leaves passes over x to the compiler.
+
+    A module may then run its original code at once: the compiled program guards all objects that its Python reads, so
+    further tests would cost time in each call.
+    """
+    return _is_compiling() and left_to_compiler(x) is not None
+
+
 def is_small_on_gpu(x: torch.Tensor, size: int, fewest: int) -> bool:
     """True if x is on a GPU and `size` is statically known to be below `fewest`.
 

@@ -12,6 +12,7 @@ from fusedops.torch.internals import shape
 from fusedops.torch.nn.layer import (
     REFUSED,
     have_equal_types,
+    is_left_to_compiler,
     is_mixed,
     is_plain,
     mixed_dtypes,
@@ -95,6 +96,8 @@ class _NormAlone(_Norm):
         raise NotImplementedError
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if is_left_to_compiler(x):
+            return self._original(x)
         if self.is_plain(x):
             try:
                 return self._normalized(x)

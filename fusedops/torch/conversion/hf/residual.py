@@ -12,7 +12,7 @@ from fusedops.torch.conversion.hf.layer import ONLY_ALIKE, HFLayer
 from fusedops.torch.internals import is_watched, shape
 from fusedops.torch.nn import Dropout, LayerNorm, RMSNorm
 from fusedops.torch.nn.dropout import add_dropped, unfused_rate
-from fusedops.torch.nn.layer import REFUSED, are_alike, unfused_input
+from fusedops.torch.nn.layer import REFUSED, are_alike, is_left_to_compiler, unfused_input
 from fusedops.torch.nn.residual import add_norm as add_fused_norm
 
 
@@ -121,6 +121,8 @@ class PreNormBlockByPosition(_Block):
     """x + attention(norm(x)), then x + mlp(norm(x)). The attention returns two results."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if is_left_to_compiler(hidden_states):
+            return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
         first, named = self._attention_arguments(self._bound(args, kwargs))
         attended, _ = self.part("attention")(self.part("norm")(hidden_states), *first, **named)
         return self._finish(attended, hidden_states)
@@ -130,6 +132,8 @@ class PreNormBlock(_Block):
     """PreNormBlockByPosition whose attention gets the hidden states by name, which hooks can observe."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if is_left_to_compiler(hidden_states):
+            return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
         _, named = self._attention_arguments(self._bound(args, kwargs))
         attended, _ = self.part("attention")(hidden_states=self.part("norm")(hidden_states), **named)
         return self._finish(attended, hidden_states)
@@ -156,6 +160,8 @@ class VisionBlock(_Block):
     """A pre-norm block whose attention returns one result."""
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if is_left_to_compiler(hidden_states):
+            return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
         first, named = self._attention_arguments(self._bound(args, kwargs))
         return self._finish(self.part("attention")(self.part("norm")(hidden_states), *first, **named), hidden_states)
 
@@ -167,6 +173,8 @@ class GPT2Block(PreNormBlockByPosition):
     encoder: ClassVar[int] = 2  # position of `encoder_hidden_states`
 
     def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if is_left_to_compiler(hidden_states):
+            return super(HFLayer, self).forward(hidden_states, *args, **kwargs)
         bound = self._bound(args, kwargs)
         if bound[[*self.arguments][self.encoder]] is not None:
             return super(HFLayer, self).forward(hidden_states, *args, **kwargs)

@@ -17,7 +17,7 @@ from fusedops.torch.conversion.hf.code import with_global, with_parameters, with
 from fusedops.torch.conversion.hf.forms.rotary import KNOWN, Rotation
 from fusedops.torch.conversion.hf.layer import HFLayer, stays_half
 from fusedops.torch.internals import may_carry, shape, stream_of
-from fusedops.torch.nn.layer import is_mixed, is_plain, left_to_compiler, unfused_input
+from fusedops.torch.nn.layer import is_left_to_compiler, is_mixed, is_plain, unfused_input
 
 _ANGLES = "_fusedops_angles"  # the attribute of a table of angles with its converted copy
 
@@ -110,6 +110,8 @@ def fused(plain: FunctionType, rotation: Rotation | None = None) -> Callable[...
     @functools.wraps(plain)
     def apply(*args: Any, **kwargs: Any) -> Any:
         call = read(*args, **kwargs)
+        if call and all(map(is_left_to_compiler, call[0])):
+            return plain(*args, **kwargs)
         rotated = rotate(*call[:-1]) if call else None
         return plain(*args, **kwargs) if rotated is None else call[-1](*rotated)
 
@@ -139,7 +141,7 @@ class _Rotate:
         for x in tensors:
             if not self._fits(x, cos, 3 - unsqueeze_dim):
                 return None
-        if all(map(left_to_compiler, tensors)) or not self._has_two_copies(cos, sin):
+        if not self._has_two_copies(cos, sin):
             return None
         cos, sin = self._angles(cos), self._angles(sin)
         if self.rotation.opposite:
