@@ -43,7 +43,8 @@ def test_bits_do_not_depend_on_tensorflow_threads(tf_cpu, tmp_path):
         assert_same_bits(three[label], one[label], label)
 
 
-# (rows, columns). On a GPU the larger batches take other paths: fewer threads per row, or a loop over rows.
+# (rows, columns). On a GPU the larger batches take other paths: fewer threads per row, a loop over rows,
+# or rows in shared memory.
 BATCHES = ((9, 1031), (257, 72), (3, 20_011))
 LARGE_BATCHES = ((40, 40_001), (600, 4096), (40_000, 3), (40_000, 16), (40_000, 72), (300, 20_000), (150, 40_000))
 

@@ -27,7 +27,7 @@ class Prefetch {
   // Waits for the copies of a step; those of kStages - 1 later steps may be in flight.
   __device__ void wait() const { __pipeline_wait_prior(kStages - 1); }
 
-  __device__ const Pack<T>& get(int step, int i) const { return *place(step, i); }
+  __device__ Pack<T>& get(int step, int i) const { return *place(step, i); }
 
  private:
   __device__ Pack<T>* place(int step, int i) const { return packs_ + (step % kStages * kPacks + i) * kThreads; }

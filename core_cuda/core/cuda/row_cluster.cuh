@@ -4,7 +4,7 @@
 // processes the row.
 //
 // Memory would be idle while the blocks of a cluster synchronize. With many rows, each resident cluster therefore loops
-// over rows, and prefetches the next row before it reduces the current one.
+// over rows, and prefetches the next row before it reduces the current one. Norms have more, smaller blocks instead.
 #pragma once
 
 #include <cooperative_groups.h>

@@ -6,8 +6,9 @@
 namespace fusedops::cuda {
 
 // many: 4 packs per thread, which amortize the cost of a thread. few: half the packs in twice the threads, for latency.
-// cluster: 4 packs per thread of several blocks. tiles: the row is not held as a whole.
-enum class RowVariant { many, few, cluster, tiles };
+// cluster: 4 packs per thread of several blocks. staged: for many rows, the same parts of a row in the shared memory of
+// blocks with half the threads. tiles: the row is not held as a whole.
+enum class RowVariant { many, few, cluster, staged, tiles };
 
 constexpr int packs_of(RowVariant variant) { return variant == RowVariant::few ? 2 : 4; }
 

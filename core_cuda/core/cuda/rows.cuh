@@ -153,6 +153,26 @@ __device__ V reduce_threads(int threads, V value, V* scratch, Combine combine) {
   return value;
 }
 
+// reduce_threads() over twice the kThreads threads of the block, two warps or more: values[i] is that of thread
+// threadIdx.x + i * kThreads.
+template <int kThreads, class A, class Combine>
+__device__ A reduce_two_places(Sums<A, 2> values, A* scratch, Combine combine) {
+  constexpr int kWarps = kThreads / 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int place = 0; place < 2; ++place) {
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2)
+      values[place] = combine(values[place], exchanged(values[place], offset));
+    if (lane == 0) scratch[place * kWarps + warp] = values[place];
+  }
+  __syncthreads();
+  A value = scratch[lane % (2 * kWarps)];
+#pragma unroll
+  for (int offset = 1; offset < 2 * kWarps; offset *= 2) value = combine(value, exchanged(value, offset));
+  return value;
+}
+
 // reduce_threads() over a row's threads.
 template <int kThreads, class V, class Combine>
 __device__ V row_reduce(const RowThread<kThreads>& me, V value, V* scratch, Combine combine) {

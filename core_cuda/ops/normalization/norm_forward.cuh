@@ -2,7 +2,8 @@
 //
 // Limit: memory bandwidth, closely followed by the instruction rate for 16-bit rows: about 27 instructions per element
 // take as long as its bytes. Every element is read once, held in registers while its row is reduced, and written once.
-// A row that neither a block nor a cluster holds is read for each sum and for the result.
+// Shared memory holds the elements of many long rows. A row that neither a block nor a cluster holds is read for each
+// sum and for the result.
 #pragma once
 
 #include "core/cuda/random_words.cuh"
@@ -11,15 +12,22 @@
 
 namespace fusedops::cuda {
 
-// A thread's elements of a tile of its row.
+// Four blocks of a staged row fit on a multiprocessor, three with a residual: while some of them reduce or wait for
+// their clusters, others load.
+inline constexpr int kStagedThreads = kRowThreads / 2;
+
+// A thread's elements of a tile of its row. In the staged variant, a thread does the work of two threads of the cluster
+// variant, one after the other, and keeps their sums apart, so a row has the same bits in both. Each has a tile.
 template <bool kAligned, bool kCentered, bool kDropout, bool kMixed, RowVariant kVariant, int kThreads, class T>
 class NormRow {
  public:
   using A = compute_t<T>;
   // The type of a column: 64-bit columns take twice the instructions.
   using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
+  static constexpr bool kStaged = kVariant == RowVariant::staged;
   static constexpr int kPacks = packs_of(kVariant), kPack = kPackSize<T>;
-  using Partial = Sums<A, kPacks / 2>;  // pack p belongs to half p % 2 of a thread: see RowThread::half()
+  static constexpr int kPlaces = kStaged ? 2 : 1, kHalves = kPacks / 2;
+  using Partial = Sums<A, kPlaces * kHalves>;  // pack p belongs to half p % 2 of a thread: see RowThread::half()
 
   // `end`: the column after the last one of this block.
   __device__ NormRow(const NormForward<T>& norm, const RowThread<kThreads>& me, int64_t end, bool is_first_block = true)
@@ -37,7 +45,7 @@ class NormRow {
     add_residual(residual, tile);
   }
 
-  // load() in two parts, for RowCluster::each_row.
+  // load() in two parts, for RowCluster::each_row and the staged variant.
   __device__ void prefetch(int64_t row) const {
     prefetch_tensor(0, norm_.x + row * norm_.x_stride);
     if (norm_.residual) prefetch_tensor(1, norm_.residual + row * norm_.residual_stride);
@@ -46,11 +54,15 @@ class NormRow {
 
   __device__ void wait() {
     next_row(0).wait();
-    each(0, [&](int p, Index, Index) { x_[p] = next_row(0).get(0, p); });
-    if (!norm_.residual) return;
-    Pack<T> residual[kPacks];
-    each(0, [&](int p, Index, Index) { residual[p] = next_row(1).get(0, p); });
-    add_residual(residual, 0);
+    if (kStaged && !norm_.residual) return;
+    each_place([&](Index tile) {
+      load_prefetched(x_, 0, tile);
+      if (!norm_.residual) return;
+      Pack<T> residual[kPacks];
+      load_prefetched(residual, 1, tile);
+      add_residual(residual, tile);
+      if constexpr (kStaged) each(tile, [&](int p, Index, Index) { next_row(0, tile).get(0, p) = x_[p]; });
+    });
   }
 
   __device__ void load_parameters() {
@@ -71,7 +83,14 @@ class NormRow {
   template <class OfRow>
   __device__ void normalize(A (&scratch)[2][32], A inverse_size, OfRow of_row) {
     normalize_tiles(
-        inverse_size, [](auto body) { body(0, [] {}); },
+        inverse_size,
+        [this](auto body) {
+          each_place([&](Index tile) {
+            body(tile, [&] {
+              if constexpr (kStaged) load_prefetched(x_, 0, tile);
+            });
+          });
+        },
         [&](const Partial& sums, int which) { return of_row(row_sum(sums, scratch[which])); }, stored());
   }
 
@@ -86,8 +105,27 @@ class NormRow {
 
  protected:
   __device__ A row_sum(const Partial& halves, A* scratch) const {
-    const A sum = kPacks == 2 ? halves[0] : halves[0] + halves[kPacks / 2 - 1];
-    return row_reduce(me_, sum, scratch, [](A a, A b) { return a + b; });
+    Sums<A, kPlaces> sums;
+#pragma unroll
+    for (int place = 0; place < kPlaces; ++place) {
+      const A first = halves[place * kHalves];
+      sums[place] = kHalves == 1 ? first : first + halves[(place + 1) * kHalves - 1];
+    }
+    const auto add = [](A a, A b) { return a + b; };
+    if constexpr (kStaged)
+      return reduce_two_places<kStagedThreads>(sums, scratch, add);
+    else
+      return row_reduce(me_, sums[0], scratch, add);
+  }
+
+  // Calls body(tile) for each thread of the cluster variant whose work this one does.
+  template <class Body>
+  static __device__ void each_place(Body body) {
+#pragma unroll
+    for (int place = 0; place < kPlaces; ++place) {
+      if (place > 0) asm volatile("" ::: "memory");  // loads of both places at once would take too many registers
+      body(Index(place * kStagedThreads * kPack));
+    }
   }
 
   __device__ void add_residual(const Pack<T> (&residual)[kPacks], [[maybe_unused]] Index tile) {
@@ -108,15 +146,21 @@ class NormRow {
     }
   }
 
-  // Prefetched data of x (0) and of the residual (1).
-  static __device__ NextRow<T, kPacks> next_row(int tensor) {
+  // Prefetched data of x (0) and of the residual (1): the packs in the order of the row.
+  static __device__ NextRow<T, kPacks> next_row(int tensor, Index tile = 0) {
     extern __shared__ int4 next_rows_memory[];
-    return NextRow<T, kPacks>(next_rows_memory + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4));
+    return NextRow<T, kPacks>(next_rows_memory + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4) + tile / kPack);
   }
 
   __device__ void prefetch_tensor(int tensor, const T* row) const {
     row += me_.template at<T>(0);
-    each(0, [&](int p, Index at, Index count) { next_row(tensor).prefetch(0, p, row + at, count > 0); });
+    each_place([&](Index tile) {
+      each(tile, [&](int p, Index at, Index count) { next_row(tensor, tile).prefetch(0, p, row + at, count > 0); });
+    });
+  }
+
+  __device__ void load_prefetched(Pack<T> (&packs)[kPacks], int tensor, Index tile) const {
+    each(tile, [&](int p, Index, Index) { packs[p] = next_row(tensor, tile).get(0, p); });
   }
 
   __device__ void load_parameters(int p, Index at, Index count) {
@@ -169,13 +213,14 @@ class NormRow {
   // Adds this thread's elements: sum = accumulate(x, sum) for each. An aligned row ends with a whole pack and zeros.
   template <class Accumulate>
   __device__ void add(Partial& sums, Index tile, Accumulate accumulate) {
+    const int place = kStaged && tile > 0;
     each(tile, [&](int p, Index, Index count) {
       forget(x_[p]);
       A pack_sum = 0;
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
         if (kAligned || i < count) pack_sum = accumulate(element(x_[p], i), pack_sum);
-      sums[p % (kPacks / 2)] += (kAligned && !kCentered) || count > 0 ? pack_sum : A(0);
+      sums[place * kHalves + p % kHalves] += (kAligned && !kCentered) || count > 0 ? pack_sum : A(0);
     });
   }
 
@@ -253,15 +298,19 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   using A = compute_t<T>;
   using Row = NormRow<kAligned, kCentered, kDropout, kMixed, kVariant, kThreads, T>;
   __shared__ A scratch[2][32];
-  if constexpr (kVariant == RowVariant::cluster) {
+  if constexpr (kVariant == RowVariant::cluster || kVariant == RowVariant::staged) {
     RowCluster cluster(groups);
-    RowThread<kThreads> me = cluster.thread<T>();
+    const RowThread<kThreads> me = cluster.thread<T>();
     Row row(norm, me, groups.end(norm.cols));
     __shared__ A of_blocks[2][kMaxCluster];
-    row.prefetch_parameters();
-    cluster.each_row<kAligned>(me, norm.rows, row, [&] {
-      row.normalize(scratch, inverse_size, [&](A sum) { return cluster.sum(sum, of_blocks); });
-    });
+    if constexpr (kVariant == RowVariant::staged) {
+      row.prefetch(me.row);
+      row.wait();
+    } else {
+      row.prefetch_parameters();
+      row.load();
+    }
+    row.normalize(scratch, inverse_size, [&](A sum) { return cluster.sum(sum, of_blocks); });
   } else if constexpr (kVariant == RowVariant::tiles) {
     RowCluster cluster(groups);
     const RowThread<kThreads> me(groups, groups.cluster_index());
@@ -307,20 +356,26 @@ Status launch_norm_forward(const NormForward<T>& norm, const Context& context) {
   };
   const auto run = [&](auto kernel, const RowGroups& groups) { return run_on(groups.grid(norm.rows), kernel, groups); };
   constexpr RowVariant kFew = RowVariant::few, kMany = RowVariant::many, kCluster = RowVariant::cluster,
-                       kTiles = RowVariant::tiles;
+                       kStaged = RowVariant::staged, kTiles = RowVariant::tiles;
   const auto tiles = aligned ? norm_forward_kernel<true, kCentered, kDropout, true, kTiles, 0, T>
                              : norm_forward_kernel<false, kCentered, kDropout, true, kTiles, 0, T>;
   const RowGroups groups = block_or_cluster<T, packs_of(kMany)>(norm.cols, kRowThreads, tiles);
   const RowVariant variant = variant_of(groups, norm.rows, norm.cols);
   if (variant == kTiles) return run(tiles, groups);
-  if (variant == kCluster) {
-    const int next_row_bytes = NextRow<T, packs_of(kCluster)>::kBytes * (norm.residual ? 2 : 1);
-    return run_on(cluster_grid(groups, norm.rows, aligned, next_row_bytes),
-                  !aligned ? norm_forward_kernel<false, kCentered, kDropout, true, kCluster, kRowThreads, T>
-                  : mixed  ? norm_forward_kernel<true, kCentered, kDropout, kCanMix, kCluster, kRowThreads, T>
-                           : norm_forward_kernel<true, kCentered, kDropout, false, kCluster, kRowThreads, T>,
+  if (variant == kCluster && aligned && is_multi_wave(groups.blocks(norm.rows))) {
+    Grid grid = groups.grid(norm.rows);
+    grid.threads = kStagedThreads;
+    grid.shared_bytes = NextRow<T, packs_of(kStaged)>::kBytes * (norm.residual ? 2 : 1);
+    return run_on(grid,
+                  mixed ? norm_forward_kernel<true, kCentered, kDropout, kCanMix, kStaged, kRowThreads, T>
+                        : norm_forward_kernel<true, kCentered, kDropout, false, kStaged, kRowThreads, T>,
                   groups);
   }
+  if (variant == kCluster)
+    return run(!aligned ? norm_forward_kernel<false, kCentered, kDropout, true, kCluster, kRowThreads, T>
+               : mixed  ? norm_forward_kernel<true, kCentered, kDropout, kCanMix, kCluster, kRowThreads, T>
+                        : norm_forward_kernel<true, kCentered, kDropout, false, kCluster, kRowThreads, T>,
+               groups);
   if (!aligned) return run(norm_forward_kernel<false, kCentered, kDropout, true, kMany, 0, T>, groups);
   if (mixed) return run(norm_forward_kernel_for<kCentered, kDropout, kCanMix, T>(groups.threads), groups);
   if (variant == kMany) return run(norm_forward_kernel_for<kCentered, kDropout, false, T>(groups.threads), groups);
