@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include <mutex>
+#include <utility>
 
 #include "derivative.h"
 
@@ -39,8 +40,8 @@ uint64_t read_by(const BoundOperator& bound, Mask wanted) {
 class UnpackedValues : public SavedValues {
  public:
   UnpackedValues(const BoundOperator& bound, std::vector<SavedVariable>& saved, c10::ArrayRef<c10::IValue> rest,
-                 const Backward::Pointer& node)
-      : SavedValues(rest), bound_(bound), saved_(saved), node_(node), tensors_(saved.size()) {}
+                 Backward::Pointer node)
+      : SavedValues(rest), bound_(bound), saved_(saved), node_(std::move(node)), tensors_(saved.size()) {}
 
   at::Tensor tensor(size_t place) override {
     at::Tensor& tensor = tensors_[place];
@@ -57,7 +58,7 @@ class UnpackedValues : public SavedValues {
  private:
   const BoundOperator& bound_;
   std::vector<SavedVariable>& saved_;
-  const Backward::Pointer& node_;
+  const Backward::Pointer node_;
   const bool is_retained_ = torch::autograd::get_current_graph_task_keep_graph();
   c10::SmallVector<at::Tensor, kMaxInputs> tensors_;
 };
