@@ -87,54 +87,26 @@ __global__ void __launch_bounds__(kThreads)
   store_values<kAligned>(gates, static_cast<T*>(step.h) + row * gate.size, i, gate.size);
 }
 
-template <class T>
-constexpr int kSlotsAtOnce = sizeof(T) == 8 ? 4 : 8;  // loads overlap, and registers suffice
-
-// A thread has a pack of a token's row. Its first slots are read before earlier work is complete. They are: this kernel
-// starts when each block of the product before it has let it, and blocks of products do that after they have waited for
-// all work before them, which is the sort and what it read. The fence keeps older lines of L1 from being read.
+// A thread has a pack of a token's row.
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     sum_slots_kernel(const ExpertsSum step, int64_t count, const Divisor packs) {
-#if __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  __threadfence();
-#endif
+  begin_kernel();
   const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (thread >= count) return;
   const auto [token, pack] = packs.divide(thread);
-  constexpr int kAtOnce = kSlotsAtOnce<T>;
   const int64_t i = pack * kPackSize<T>;
   Values<T> sums = {};
-  int64_t first = 0;
-  do {
-    int32_t rows[kAtOnce];  // -1: no expert
-    compute_t<T> weights[kAtOnce];
+#pragma unroll 8
+  for (int64_t k = 0; k < step.per_token; ++k) {
+    const int64_t slot = token * step.per_token + k;
+    const bool has_expert = step.index.expert(slot) >= 0;  // without a branch, so that the loads of all k overlap
+    Values<T> values;
+    load_values<kAligned>(static_cast<const T*>(step.from) + step.rows[slot] * step.size, i, step.size, values);
+    const compute_t<T> weight = step.weight.data ? step.weight.get<T>(slot) : compute_t<T>(1);
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      rows[k] = -1, weights[k] = 1;
-      if (first + k >= step.per_token) continue;
-      const int64_t slot = token * step.per_token + first + k;
-      const int32_t row = step.rows[slot];
-      rows[k] = step.index.expert(slot) >= 0 ? row : -1;
-      if (step.weight.data) weights[k] = step.weight.get<T>(slot);
-    }
-#if __CUDA_ARCH__ >= 900
-    if (first == 0) cudaGridDependencySynchronize();
-#endif
-    Pack<T> packed[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)  // of a slot without an expert too, so that no branch waits for its row
-      if (first + k < step.per_token)
-        packed[k] =
-            load_row_pack<kAligned>(static_cast<const T*>(step.from) + max(rows[k], 0) * step.size + i, step.size - i);
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k)
-#pragma unroll
-      for (int j = 0; j < kPackSize<T>; ++j)
-        sums[j] = rows[k] >= 0 ? sums[j] + weights[k] * element(packed[k], j) : sums[j];
-    first += kAtOnce;
-  } while (first < step.per_token);
+    for (int j = 0; j < kPackSize<T>; ++j) sums[j] = has_expert ? sums[j] + weight * values[j] : sums[j];
+  }
   store_values<kAligned>(sums, static_cast<T*>(step.y) + token * step.size, i, step.size);
 }
 
