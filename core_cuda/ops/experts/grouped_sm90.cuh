@@ -38,8 +38,7 @@ struct GroupedCallSm90 {
   Epilogue epilogue;
   GroupRows x;
   int groups, k, column_tiles;
-  int max_tiles;  // of rows
-  int half;       // columns between the two halves of a tile
+  int half;  // columns between the two halves of a tile
   bool has_matrices, is_listed;
 };
 
@@ -82,13 +81,13 @@ class GroupedWork {
   static __device__ int stride() { return int(gridDim.x) / S::kCluster; }
 
   // A tile past the last one has no rows and no group. The list is read from L2: the multiprocessor's L1 may have lines
-  // of an older list while earlier work still runs. It is read past its end too, but within its memory: the first tiles
-  // need not wait for their number then.
+  // of an older list while earlier work still runs.
   __device__ Tile load(int at) const {
     const int rank = int(blockIdx.x) % S::kCluster, tile = at / call_.column_tiles * S::kCluster + rank;
     const auto listed = [&](int tile) {
-      const int4 words = __ldcg(reinterpret_cast<const int4*>(call_.tiles.tiles + min(tile, call_.max_tiles - 1)));
-      return tile < tiles_ ? GroupTile{words.x, words.y, words.z} : GroupTile{0, 0, call_.groups};
+      if (tile >= tiles_) return GroupTile{0, 0, call_.groups};
+      const int4 words = __ldcg(reinterpret_cast<const int4*>(call_.tiles.tiles + tile));
+      return GroupTile{words.x, words.y, words.z};
     };
     return {listed(tile), S::kIsPaired ? listed(tile ^ 1).group : call_.groups};
   }
@@ -145,20 +144,21 @@ __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Sh
   }
   if (!call.is_listed) cudaGridDependencySynchronize();
   GroupedWork<S, Call> work(call);
-  // The first tile's columns are copied before its rows are known, and if the list is, before earlier work is complete.
-  int early = 0;  // stages of these columns
-  if (!work.is_done() && work.has_group()) {
-    const int matrix = call.has_matrices ? work.tile().group : 0;
-    early = min(S::kStages, (call.k + S::kDepth - 1) / S::kDepth);
-    for (int stage = 0; leads && stage < early; ++stage) {
-      auto& barrier = shared.ring.full[stage];
-      barrier.expect_transaction(kBytesOfB);
-      copy_columns<S>(call, reinterpret_cast<uint64_t*>(&barrier), shared.b[stage], work.column(), stage * S::kDepth,
-                      matrix, work.is_shared());
+  int early = 0;  // stages of the first tile whose columns are copied before earlier work is complete
+  if (call.is_listed) {
+    if (!work.is_done() && work.has_group()) {
+      const int matrix = call.has_matrices ? work.tile().group : 0;
+      early = min(S::kStages, (call.k + S::kDepth - 1) / S::kDepth);
+      for (int stage = 0; leads && stage < early; ++stage) {
+        auto& barrier = shared.ring.full[stage];
+        barrier.expect_transaction(kBytesOfB);
+        copy_columns<S>(call, reinterpret_cast<uint64_t*>(&barrier), shared.b[stage], work.column(), stage * S::kDepth,
+                        matrix, work.is_shared());
+      }
     }
+    __syncwarp();
+    cudaGridDependencySynchronize();
   }
-  __syncwarp();
-  if (call.is_listed) cudaGridDependencySynchronize();
 #pragma unroll 1
   for (; !work.is_done(); work.next()) {
     if (!work.has_stages()) continue;
@@ -461,7 +461,6 @@ Status launch_grouped_sm90(const GroupedMatmul& product, const Epilogue& epilogu
                                     .groups = int(product.groups.groups),
                                     .k = int(product.k),
                                     .column_tiles = int(ceil_div(columns, S::kColumns / kWeights)),
-                                    .max_tiles = int(GroupTiles::max_count(product.groups)),
                                     .half = kWeights == 1 ? S::kColumns / 2 : columns,
                                     .has_matrices = has_matrices(matrices, product.b),
                                     .is_listed = product.is_listed};
