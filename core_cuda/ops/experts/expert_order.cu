@@ -55,14 +55,10 @@ __global__ void __launch_bounds__(32 * kSortWarps) sort_slots_kernel(const Exper
 
 constexpr int kFewThreads = 512;
 
-// The first block sorts.
-__global__ void __launch_bounds__(kFewThreads) sort_few_slots_kernel(const FewSlots few, const FirstLines first_lines) {
-  extern __shared__ int shared_memory[];
+__global__ void __launch_bounds__(kFewThreads) sort_few_slots_kernel(const FewSlots few) {
+  extern __shared__ int counts_memory[];
   begin_kernel();
-  if (blockIdx.x == 0)
-    few.sort<kFewThreads>(shared_memory);
-  else
-    first_lines.prefetch(few.order.index, /*first=*/1, reinterpret_cast<unsigned*>(shared_memory));
+  few.sort<kFewThreads>(counts_memory);
 }
 
 }  // namespace
@@ -71,12 +67,8 @@ __global__ void __launch_bounds__(kFewThreads) sort_few_slots_kernel(const FewSl
 Status run_cuda(const ExpertOrder& step, const Context& context) {
   if (cuda::FewSlots::accepts(step)) {
     const cuda::FewSlots few(step);
-    cuda::FirstLines lines;
-    if (step.next && cuda::runs_hopper_code(cuda::sort_few_slots_kernel))
-      lines = cuda::FirstLines(*step.next, step.index, cuda::device_attribute(cudaDevAttrMultiProcessorCount));
-    const cuda::Grid grid = {
-        .blocks = 1 + lines.blocks(), .threads = cuda::kFewThreads, .shared_bytes = few.shared_bytes()};
-    return cuda::launch(context, cuda::sort_few_slots_kernel, grid, few, lines);
+    const cuda::Grid grid = {.blocks = 1, .threads = cuda::kFewThreads, .shared_bytes = few.shared_bytes()};
+    return cuda::launch(context, cuda::sort_few_slots_kernel, grid, few);
   }
   FUSEDOPS_TRY(cuda::launch(context, cuda::sort_slots_kernel, step.index.experts + 1, 32 * cuda::kSortWarps, step,
                             cuda::Divisor(std::max<int64_t>(step.per_token, 1))));

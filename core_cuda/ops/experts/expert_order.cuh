@@ -1,5 +1,4 @@
-// Few slots sorted by one block, which lists the tiles of the groups as well. Other blocks load what the next product
-// reads first to L2.
+// Few slots sorted by one block, which lists the tiles of the groups as well.
 #pragma once
 
 #include <algorithm>
@@ -100,86 +99,6 @@ struct FewSlots {
       order.rows[slot] = row;
     }
   }
-};
-
-// The lines of each expert's matrix, or the beginnings of its lines, that the first tiles of a product read.
-class FirstLines {
- public:
-  // Nothing: no blocks.
-  FirstLines() = default;
-
-  // Sorting, the launch of the product and its search for rows leave memory idle for 6 us, in which L2 can load this
-  // many bytes.
-  static constexpr int64_t kMaxBytes = 18 << 20;
-
-  // Tiles of 128 columns: one for each multiprocessor.
-  FirstLines(const GroupedMatmul& product, const ExpertIndex& index, int multiprocessors) {
-    const int64_t size = int64_t(size_of(product.dtype)), columns = int64_t(multiprocessors) * 128;
-    const auto& b = product.b;
-    if (product.n <= 0 || product.n > columns) return;
-    const int64_t experts = std::min({index.slots, index.experts, ceil_div(columns, product.n)});
-    if (experts <= 0) return;
-    const int64_t depth = std::min(kMaxBytes / (experts * product.n * size), product.k) / 64 * 64;
-    const int64_t lines = b.transposed ? product.n : depth, bytes = (b.transposed ? depth : product.n) * size;
-    matrices_ = static_cast<const char*>(b.data);
-    matrix_stride_ = b.batch_stride * size, line_stride_ = b.stride * size;
-    if ((reinterpret_cast<uintptr_t>(matrices_) | matrix_stride_ | line_stride_ | bytes) % 16 != 0) return;
-    experts_ = int(experts), lines_ = int(lines), bytes_ = uint32_t(bytes);
-    blocks_ = experts_ * lines_ == 0 || bytes == 0 ? 0 : multiprocessors;
-  }
-
-  int blocks() const { return blocks_; }
-
-  // Called by the blocks [first, first + blocks()), with memory for a bit of each expert. The experts that have slots
-  // are found anew, since the list is not there yet: this one begins when the indices are complete. L2 is where all
-  // writes become visible, so that a prefetch needs no order, not even behind a write of the weights.
-  __device__ void prefetch(const ExpertIndex& index, int first, unsigned* memory) const {
-    const int words = int(ceil_div(index.experts, int64_t(32)));
-    for (int i = threadIdx.x; i < words; i += blockDim.x) memory[i] = 0;
-    __syncthreads();
-    for (int64_t slot = threadIdx.x; slot < index.slots; slot += blockDim.x) {
-      const int expert = index.expert(slot);
-      if (expert >= 0) atomicOr(&memory[expert / 32], 1u << expert % 32);
-    }
-    __syncthreads();
-    if (threadIdx.x >= kPrefetchThreads) return;
-    const int count = experts_ * lines_;
-    for (int i = (int(blockIdx.x) - first) * kPrefetchThreads + threadIdx.x; i < count;
-         i += blocks_ * kPrefetchThreads) {
-      const int expert = find(memory, words, i / lines_);
-      if (expert < 0) return;
-      prefetch_line(matrices_ + expert * matrix_stride_ + i % lines_ * line_stride_);
-    }
-  }
-
- private:
-  static constexpr int kPrefetchThreads = 128;  // of a block
-
-  // The expert with this many before it that have slots; -1: none.
-  static __device__ int find(const unsigned* memory, int words, int before) {
-    for (int i = 0; i < words; ++i) {
-      unsigned bits = memory[i];
-      const int of_word = __popc(bits);
-      if (before >= of_word) {
-        before -= of_word;
-        continue;
-      }
-      for (; before > 0; --before) bits &= bits - 1;
-      return i * 32 + __ffs(bits) - 1;
-    }
-    return -1;
-  }
-
-  __device__ void prefetch_line(const char* line) const {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(line), "r"(bytes_) : "memory");
-#endif
-  }
-
-  const char* matrices_ = nullptr;
-  int64_t matrix_stride_ = 0, line_stride_ = 0;  // in bytes
-  int experts_ = 0, lines_ = 0, blocks_ = 0;
-  uint32_t bytes_ = 0;  // of a line
 };
 
 }  // namespace fusedops::cuda

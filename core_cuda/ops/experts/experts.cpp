@@ -187,12 +187,11 @@ class Experts {
                               : multiply_groups_cpu(product, call_.context);
   }
 
-  // next: null, or the product that follows.
-  Status sort(const GroupedMatmul* next) const {
+  Status sort() const {
     if (slots_ > std::numeric_limits<int32_t>::max())
       return Status::error("fusedops.", call_.op.name, ": index must have less than 2147483648 elements; got ",
                            std::to_string(slots_));
-    return run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_, slot_rows_, tiles_, next});
+    return run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_, slot_rows_, tiles_});
   }
 
   // z of the slots.
@@ -244,7 +243,7 @@ class Forward : Experts {
                              .y = results_,
                              .is_listed = true};
     up.next = &down;
-    FUSEDOPS_TRY(sort(&up));
+    FUSEDOPS_TRY(sort());
     FUSEDOPS_TRY(run_step(ExpertsUp{up, gate_, keeps_z(), h_}));
     FUSEDOPS_TRY(multiply(down));
     return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, out_, results_, slot_rows_, weight_,
@@ -278,7 +277,7 @@ class Backward : Experts {
   using Experts::workspace;
 
   Status run() const {
-    FUSEDOPS_TRY(sort(/*next=*/nullptr));
+    FUSEDOPS_TRY(sort());
     if (!has_z_) FUSEDOPS_TRY(multiply(up_product(z_)));
     GroupRows dy, x;
     FUSEDOPS_TRY(sorted(dy_, out_, &dy));

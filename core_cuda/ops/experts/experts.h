@@ -77,14 +77,13 @@ struct ExpertIndex {
 
 // A stable counting sort: order[r] is the slot of sorted row r, rows[order[r]] = r, and tokens[r] = order[r] /
 // per_token. Slots without an expert follow the last offset, in order. On a GPU, tiles becomes the list of
-// list_tiles_cuda(), and what the next product reads first of its matrices may be loaded to L2.
+// list_tiles_cuda().
 struct ExpertOrder {
   ExpertIndex index;
   int64_t per_token;  // K
   int32_t* offsets;   // [experts + 1]
   int32_t *order, *tokens, *rows;
   void* tiles;
-  const GroupedMatmul* next;  // null: not known
 
   Groups groups() const { return {offsets, index.experts, index.slots, tiles}; }
 };
