@@ -232,20 +232,17 @@ class Forward : Experts {
   using Experts::workspace;
 
   Status run() const {
-    GroupedMatmul up = up_product(z_);
-    const GroupedMatmul down{.dtype = x_.dtype,
-                             .groups = groups(),
-                             .n = out_,
-                             .k = width_ / 2,
-                             .x = {h_, width_ / 2},
-                             .b = Matmul::Matrix::of(down_, transpose_),
-                             .bias = down_bias_,
-                             .y = results_,
-                             .is_listed = true};
-    up.next = &down;
     FUSEDOPS_TRY(sort());
-    FUSEDOPS_TRY(run_step(ExpertsUp{up, gate_, keeps_z(), h_}));
-    FUSEDOPS_TRY(multiply(down));
+    FUSEDOPS_TRY(run_step(ExpertsUp{up_product(z_), gate_, keeps_z(), h_}));
+    FUSEDOPS_TRY(multiply(GroupedMatmul{.dtype = x_.dtype,
+                                        .groups = groups(),
+                                        .n = out_,
+                                        .k = width_ / 2,
+                                        .x = {h_, width_ / 2},
+                                        .b = Matmul::Matrix::of(down_, transpose_),
+                                        .bias = down_bias_,
+                                        .y = results_,
+                                        .is_listed = true}));
     return run_step(ExpertsSum{x_.dtype, index_, rows_.count, per_token_, out_, results_, slot_rows_, weight_,
                                call_.outputs[output_of(kExperts, "y")].data});
   }

@@ -77,9 +77,6 @@ struct GroupedMatmul {
   // True if a kernel that precedes this product on the stream has waited for the list of tiles, for x.rows and for b
   // before it let its successor start. The product then loads them while that kernel still runs.
   bool is_listed = false;
-
-  // Null, or the product of the same groups that follows: a kernel may load its matrices to L2 at the end.
-  const GroupedMatmul* next = nullptr;
 };
 
 // c[e] = a[e's rows]^T @ b[e's rows] for each group e; 0 for an empty one.

@@ -5,7 +5,6 @@
 // operator()(sums, places, group, first column, staged), and clear() for rows without a group: see StoreGroupRows.
 #pragma once
 
-#include "core/cuda/gpu.h"
 #include "ops/experts/grouped_tiles_sm90.cuh"
 
 namespace fusedops::cuda {
@@ -19,21 +18,9 @@ using GroupedTiles = TileShape<kColumns, Schedule::cooperative, kIsPaired, kWeig
 // limit, and more blocks read them.
 inline constexpr int64_t kMaxNarrowRows = 32;
 
-// The matrices of the product that follows (GroupedMatmul). Between the last copies of a product and the first ones of
-// its successor memory would be idle for about 5 us: the last sums, their stores, the launch, the list. In this time
-// L2 can load about as much as all first tiles of 128 columns have up to this depth, 17 MB.
-inline constexpr int kPrefetchedDepth = 512;
-
-struct NextMatrices {
-  CUtensorMap b;
-  int k = 0, column_tiles = 0;  // k: 0 if there is nothing to prefetch
-  bool has_matrices = false;
-};
-
 template <class Epilogue>
 struct GroupedCallSm90 {
   CUtensorMap x_map, b;
-  NextMatrices next;
   GroupTiles tiles;
   Epilogue epilogue;
   GroupRows x;
@@ -114,23 +101,6 @@ __forceinline__ __device__ void copy_columns(const Call& call, uint64_t* full, t
                                             matrix);
 }
 
-// Called by one thread: loads the matrix of the block's first tile of the next product to L2, in the order in which the
-// tile is copied. This orders nothing and needs no order. Copies read L2 anyway, where each write becomes visible, so
-// that no line there is ever out of date; a tile that another block or none has costs time alone.
-template <class S, class Call>
-__forceinline__ __device__ void prefetch_next(const Call& call) {
-  const NextMatrices& next = call.next;
-  const int tile = int(blockIdx.x) / next.column_tiles, column = int(blockIdx.x) % next.column_tiles * S::kColumns;
-  if (tile >= __ldcg(call.tiles.count(call.groups))) return;
-  const int group = __ldcg(&call.tiles.tiles[tile].group);
-  if (group >= call.groups) return;
-#pragma unroll 1
-  for (int k = 0; k < next.k; k += S::kDepth)
-#pragma unroll
-    for (int i = 0; i < S::kColumns; i += S::kColumns / 2)
-      prefetch_lines<S, S::kAlongK, S::kColumns / 2>(next.b, column + i, k, next.has_matrices ? group : 0);
-}
-
 template <class S, class Call>
 __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Shared& shared) {
   constexpr int kBytesOfA = S::kRows * S::kDepth * int(sizeof(typename S::T));
@@ -185,11 +155,6 @@ __forceinline__ __device__ void produce_grouped(const Call& call, typename S::Sh
         arrive_without_copies<S>(shared, state.stage);
       }
     }
-  }
-  if constexpr (!S::kIsPaired) {
-    cudaTriggerProgrammaticLaunchCompletion();  // memory may be slow to take the prefetches
-    if (leads && call.next.k > 0) prefetch_next<S>(call);
-    __syncwarp();
   }
 }
 
@@ -433,20 +398,6 @@ struct StoreGate : StoreGroupRows<T, kColumns> {
   }
 };
 
-// The next product's matrices have the same layout, or else are not prefetched.
-template <class S>
-Status describe_next(const GroupedMatmul& product, NextMatrices* next) {
-  const Matmul matrices = representative(product);
-  GpuProperties gpu;
-  FUSEDOPS_TRY(current_gpu(&gpu));
-  if (product.b.transposed != S::kAlongK || choose_grouped(matrices, gpu).kernel != GroupedKernel::sm90) return {};
-  FUSEDOPS_TRY(describe_lines(matrices, product.b, S::kAlongK, product.n, S::kColumns / 2, &next->b));
-  next->k = int(std::min<int64_t>(product.k, kPrefetchedDepth));
-  next->column_tiles = int(ceil_div(product.n, S::kColumns));
-  next->has_matrices = has_matrices(matrices, product.b);
-  return {};
-}
-
 template <class T, bool kIsPaired, bool kAlongK, class Epilogue>
 Status launch_grouped_sm90(const GroupedMatmul& product, const Epilogue& epilogue, const GroupTiles& tiles,
                            const Context& context) {
@@ -467,7 +418,6 @@ Status launch_grouped_sm90(const GroupedMatmul& product, const Epilogue& epilogu
   FUSEDOPS_TRY(call.epilogue.prepare(product));
   FUSEDOPS_TRY(describe_lines(matrices, matrices.a, /*along_k=*/true, matrices.m, S::kRows, &call.x_map));
   FUSEDOPS_TRY(describe_lines(matrices, product.b, kAlongK, product.n, S::kColumns / 2, &call.b));
-  if (!kIsPaired && product.next) FUSEDOPS_TRY(describe_next<S>(*product.next, &call.next));
   const int64_t row_tiles = ceil_div(GroupTiles::max_count(product.groups), int64_t(S::kCluster));
   return launch_grouped_sm90<S>(context, grouped_sm90_kernel<S, Epilogue>, row_tiles * call.column_tiles, call);
 }

@@ -48,14 +48,6 @@ class RowCopies {
   int numbers_[kRows / 32];  // of row i * 32 + lane; -1: past the end
 };
 
-// Loads to L2 what copy_lines() copies.
-template <class S, bool kAlong, int kSize>
-__forceinline__ __device__ void prefetch_lines(const CUtensorMap& map, int line, int k, int matrix) {
-#pragma unroll
-  for (int i = 0; i < kSize; i += kAlong ? kSize : S::kLines)
-    cute::SM90_TMA_LOAD_3D::PREFETCH::copy(&map, kAlong ? k : line + i, kAlong ? line + i : k, matrix);
-}
-
 // Arrivals of the producer warpgroup that make a stage full, beside the bytes through TMA: one for each thread.
 inline constexpr int kProducerArrivals = sm90::kWarpgroup;
 
