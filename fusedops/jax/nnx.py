@@ -142,8 +142,8 @@ class Dropout(nnx.Dropout):
 def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, mask: Any = None, **options: Any) -> Any:
     """flax.nnx.dot_product_attention without stored scores, for `attention_fn` of flax.nnx.MultiHeadAttention.
 
-    `options` are those of Flax. A bias, weights that `module` shall sow, a precision, and dropout shared by the batch
-    are left to Flax's code.
+    `options` are those of Flax. Weights that `module` shall sow, a precision, and dropout shared by the batch are left
+    to Flax's code. A query whose keys are all masked has a result of zeros, where Flax gives the mean of the values.
 
     Example:
         >>> q = jnp.zeros((1, 2, 1, 1))
@@ -154,12 +154,20 @@ def dot_product_attention(query: Any, key: Any, value: Any, bias: Any = None, ma
     given = {**_ATTENTION, **options}
     rate = 0.0 if given["deterministic"] else given["dropout_rate"]
     is_broadcast = rate and given["broadcast_dropout"]
-    if options.keys() - _ATTENTION.keys() or bias is not None or given["precision"] or given["module"] or is_broadcast:
+    if options.keys() - _ATTENTION.keys() or given["precision"] or given["module"] or is_broadcast:
         return nnx.dot_product_attention(query, key, value, bias, mask, **options)
     query, key, value = given["promote_dtype"]((query, key, value), dtype=given["dtype"])
-    visible = None if mask is None else jnp.asarray(mask, bool)
-    seed = given["dropout_rng"] if rate else None
-    return fo.attention(query, key, value, mask=visible, causal=given["is_causal"], dropout=rate, seed=seed)
+    more: dict[str, Any] = {"causal": given["is_causal"]}
+    if given["is_causal"] and query.shape[-3] != key.shape[-3]:
+        more["query_offset"] = 0  # Flax's first query stands beside the first key
+    if mask is not None:
+        more["mask"] = jnp.asarray(mask, bool)
+    if bias is not None:  # Flax adds it in the dtype of the scores
+        bias = jnp.asarray(bias)
+        more["bias"] = bias if bias.dtype == query.dtype else bias.astype(jnp.promote_types(query.dtype, jnp.float32))
+    if rate:
+        more.update(dropout=rate, seed=given["dropout_rng"])
+    return fo.attention(query, key, value, **more)
 
 
 _ATTENTION = {

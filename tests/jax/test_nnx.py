@@ -66,6 +66,35 @@ def test_attention_and_gated_linear(jax_cpu, random):
     np.testing.assert_allclose(layer(x), jax.nn.silu(layer.gate(x)) * layer.up(x), **CLOSE)
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (6, 3), (4, 4)], ids=str)
+@pytest.mark.parametrize("bias", [None, "float64", "float32", "bfloat16"])
+def test_attention_of_other_keys(jax_cpu, shape, bias, random):
+    """Flax's first query stands beside the first key, with any number of keys. A bias of any dtype is added."""
+    from flax import nnx
+
+    jax, fnnx = jax_cpu.jax, jax_cpu.functions.nnx
+    queries, keys = shape
+    q, k, v = (jax_cpu.tensor(random.normal(size=(2, n, 2, 4)), "float32") for n in (queries, keys, keys))
+    added = None if bias is None else jax_cpu.tensor(random.normal(size=(1, 2, queries, keys)), bias)
+
+    def results(f, causal):
+        def total(q, k, v, added):
+            y = f(q, k, v, added, is_causal=causal)
+            return jax.numpy.sin(y).sum(), y
+
+        places = (0, 1, 2) if bias is None else (0, 1, 2, 3)
+        return jax.tree.leaves(jax.grad(total, places, has_aux=True)(q, k, v, added))
+
+    assert "fusedops_attention" in str(jax.make_jaxpr(fnnx.dot_product_attention)(q, k, v, added))
+    for causal in (False, True):
+        found, expected = (results(module.dot_product_attention, causal) for module in (fnnx, nnx))
+        for got, exact in zip(found, expected, strict=True):
+            assert got.dtype == exact.dtype
+            unit = 2.0**-9 if got.dtype == "bfloat16" else CLOSE_IN_FLOAT32["rtol"]  # one rounding of the result
+            got, exact = (np.asarray(x, "float64") for x in (got, exact))
+            np.testing.assert_allclose(got, exact, rtol=2 * unit, atol=2 * unit)
+
+
 def test_dropout_draws_with_the_keys_of_flax(jax_cpu):
     """Other elements at each call, none in evaluation."""
     from flax import nnx
