@@ -100,8 +100,14 @@ def _jvp_of_linear(primals: Sequence[Any], tangents: Sequence[Any], *, pullback:
         given = [jnp.zeros_like(p) if _is_zero(t) else t for p, t in zip(primals[:count], tangents, strict=False)]
         rest = primals[count:]
         return _LINEAR.bind(*primals, pullback=pullback), _LINEAR.bind(*given, *rest, pullback=pullback)
-    dots = tuple(map(ad.instantiate_zeros, tangents))
-    return jax.jvp(lambda *values: pullback.tangents(values), tuple(primals), dots)
+    # A tangent of zeros would need a derivative in tensors that may have none, such as the angles of `rope`.
+    moving = [i for i, t in enumerate(tangents) if not _is_zero(t)]
+
+    def of_moving(*given: Any) -> list[Any]:
+        at = dict(zip(moving, given, strict=True))
+        return pullback.tangents([at.get(i, x) for i, x in enumerate(primals)])
+
+    return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
 
 
 def _batch_of_linear(values: Sequence[Any], dims: Sequence[int | None], *, pullback: Pullback) -> tuple[Any, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.specifications import EXPRESSIONS, SPECIFICATIONS
+
 # A few hundred roundings of 2^-53, of values up to 100.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -72,6 +74,55 @@ def test_transforms(jax_cpu, name, random):
     got, expected = of(ours), of(plain)
     for key, value in expected.items():
         np.testing.assert_allclose(got[key], value, **CLOSE, err_msg=key)
+
+
+@pytest.mark.parametrize("spec", SPECIFICATIONS, ids=str)
+def test_second_order(jax_cpu, spec, random):
+    """Forward and reverse mode over each other give v · H w of every operator, which is that of gradients beside x.
+
+    All derivatives are in one compiled function. The step balances the rounding of differences, about 2^-53 / step, and
+    the neglected terms, about step²: both are near 2^-35, and values are sums of up to a few thousand. Forward over
+    forward calls a fourth derivative, which expressions of more than two inputs do not have.
+    """
+    jax, np_ = jax_cpu.jax, jax_cpu.jax.numpy
+    sample, step = spec.sample((3, 4), random), 2.0**-18
+    inputs = jax_cpu.tensors(sample, "float64")
+    wanted = [name for name in spec.differentiable(sample) if inputs[name].dtype == "float64"]
+    x = [inputs[name] for name in wanted]
+    v, w = ([jax_cpu.tensor(random.normal(size=each.shape), "float64") for each in x] for _ in range(2))
+
+    def total(x):
+        outputs = jax_cpu.call(spec.name, {**inputs, **dict(zip(wanted, x, strict=True))}, sample.options)
+        return sum(np_.sin(y).sum() for y in outputs if np_.issubdtype(y.dtype, np_.floating))
+
+    def dot(a, b):
+        return sum(map(np_.vdot, a, b))
+
+    def along(f, v):
+        return lambda x: jax.jvp(f, (x,), (v,))[1]
+
+    gradient = jax.grad(total)
+
+    def combinations(x):
+        beside = ([a + sign * step * b for a, b in zip(x, w, strict=True)] for sign in (1, -1))
+        above, below = (dot(gradient(each), v) for each in beside)
+        return {
+            "differences": (above - below) / (2 * step),
+            "forward over reverse": dot(along(gradient, w)(x), v),
+            "reverse over forward": dot(jax.grad(along(total, v))(x), w),
+            "reverse over reverse": dot(jax.grad(lambda x: dot(gradient(x), v))(x), w),
+        }
+
+    found, twice = jax.jit(combinations)(x), jax.jit(along(along(total, v), w))
+    if spec.name in EXPRESSIONS and len(inputs) > 2:
+        with pytest.raises(ValueError, match="a derivative must have at most 24 inputs; got more"):
+            twice(x)
+    else:
+        found["forward over forward"] = twice(x)
+    for name, value in found.items():
+        limit = 1e-6 if name == "differences" else 1e-9
+        expected = found["reverse over reverse"]
+        np.testing.assert_allclose(value, expected, rtol=limit, atol=limit, err_msg=name)
 
 
 def test_a_saved_tensor_is_read_only_if_a_transform_differentiates(jax_cpu):
