@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -80,7 +81,12 @@ _LINEAR.multiple_results = True
 
 
 def _tangents(*values: Any, pullback: Pullback) -> list[Any]:
-    return pullback.tangents(values)
+    return pullback.tangents(_arrays(values))
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """The values, with arrays for numbers: JAX passes on a number that a user differentiates in."""
+    return [jnp.asarray(x) if isinstance(x, (bool, int, float, np.generic, np.ndarray)) else x for x in values]
 
 
 def _is_zero(x: Any) -> bool:
@@ -88,14 +94,14 @@ def _is_zero(x: Any) -> bool:
 
 
 def _transpose(upstream: Sequence[Any], *values: Any, pullback: Pullback) -> list[Any]:
-    saved = values[len(pullback.wanted) :]
     if all(map(_is_zero, upstream)):
         return [None] * len(values)
+    upstream, saved = _arrays(upstream), _arrays(values[len(pullback.wanted) :])
     return [*pullback(saved, [None if _is_zero(dy) else dy for dy in upstream]), *[None] * len(saved)]
 
 
 def _jvp_of_linear(primals: Sequence[Any], tangents: Sequence[Any], *, pullback: Pullback) -> tuple[Any, Any]:
-    count = len(pullback.wanted)
+    count, primals, tangents = len(pullback.wanted), _arrays(primals), _arrays(tangents)
     if all(map(_is_zero, tangents[count:])):
         given = [jnp.zeros_like(p) if _is_zero(t) else t for p, t in zip(primals[:count], tangents, strict=False)]
         rest = primals[count:]
@@ -140,7 +146,7 @@ def _is_floating(x: Any) -> bool:
 
 def _jvp(operator: Operator) -> Callable[..., Any]:
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, counts: Any, texts: Any) -> tuple[Any, Any]:
-        call = Call(operator.name, counts, texts)
+        call, primals, tangents = Call(operator.name, counts, texts), _arrays(primals), _arrays(tangents)
         outputs = PRIMITIVES[operator.name].bind(*primals, **call.parameters)
         given = dict(zip(call.given, primals, strict=True))
         dots = {x: t for x, t in zip(call.given, tangents, strict=True) if not _is_zero(t) and _is_floating(given[x])}
@@ -159,7 +165,7 @@ def _transpose_of(operator: Operator) -> Callable[..., Any]:
     """The transpose in the inputs in which a call is linear, as backward operators are in the upstream gradient."""
 
     def transpose(upstream: Sequence[Any], *values: Any, counts: Any, texts: Any) -> list[Any]:
-        call = Call(operator.name, counts, texts)
+        call, upstream, values = Call(operator.name, counts, texts), _arrays(upstream), tuple(_arrays(values))
         linear = [x for x, value in zip(call.given, values, strict=True) if ad.is_undefined_primal(value)]
         known = {
             x: ad.zeros_like_aval(value.aval) if ad.is_undefined_primal(value) else value

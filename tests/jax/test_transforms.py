@@ -173,6 +173,35 @@ def test_a_forward_keeps_gradients(jax_cpu, random):
     assert [kept(loss), kept(jax.grad(loss))] == [[(0,), (0,), (0,)], [(3, 5), (0,), (0,)]]
 
 
+@pytest.mark.parametrize("kind", ["float", "NumPy's number", "array"])
+def test_derivatives_in_a_number(jax_cpu, kind, random):
+    """JAX traces a number that is differentiated without making an array of it. So is the tangent of jax.jvp."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    x = jax_cpu.tensor(random.normal(size=(3, 4)), "float64")
+    number = {"float": float, "NumPy's number": np.float64, "array": np_.float64}[kind]
+    functions = {
+        "product": (fo.elementwise("a * x"), lambda a, x: a * x),
+        "exponential": (fo.elementwise("exp(a * x)"), lambda a, x: np_.exp(a * x)),
+        "scale": (lambda a, x: fo.scale(x, a), lambda a, x: a * x),
+        "axpby": (lambda a, x: fo.axpby(a, x, x), lambda a, x: a * x + x),
+    }
+    for name, pair in functions.items():
+
+        def results(f):
+            def total(a):
+                return np_.sin(f(a, x)).sum()
+
+            a, tangent = number(0.75), number(2)
+            once = jax.grad(total)(a), jax.jit(jax.grad(total))(a), *jax.jvp(total, (a,), (tangent,))
+            twice = jax.grad(jax.grad(total))(a), *jax.jvp(jax.grad(total), (a,), (tangent,))
+            mapped = jax.vmap(jax.grad(total))(np_.arange(3.0))
+            of_x = jax.jvp(lambda x: f(a, x), (x,), (np.ones((3, 4)),))[1]
+            return [*once, *twice, *mapped, of_x, jax.grad(lambda a: jax.jvp(total, (a,), (tangent,))[1])(a)]
+
+        for got, expected in zip(*map(results, pair), strict=True):
+            np.testing.assert_allclose(got, expected, **CLOSE, err_msg=name)
+
+
 def test_operators_without_a_gradient(jax_cpu):
     jax, fo = jax_cpu.jax, jax_cpu.functions
     x = jax.numpy.ones((2, 4))
