@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from fusedops.declarations import Operator
 from fusedops.derivatives import FormulaNames, derivative_of
 from fusedops.gradients import GRADIENTS, REFUSED, Gradient
-from fusedops.jax import neutral
+from fusedops.jax import internals, neutral
 from fusedops.jax.library import BUILT_IN, TABLE, for_each
 from fusedops.jax.operators import OPERATORS
 from fusedops.jax.primitives import PRIMITIVES, Call
@@ -65,7 +65,8 @@ class Pullback:
 
         def of_upstream(*dy: Any) -> tuple[Any, ...]:
             gradients = self(saved, dy)
-            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, given, strict=True))
+            typed = map(_sharded_as, gradients, given)
+            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(typed, given, strict=True))
 
         return [*jax.linear_transpose(of_upstream, *self.tangents_like)(tuple(given))]
 
@@ -93,11 +94,21 @@ def _is_zero(x: Any) -> bool:
     return type(x) is ad.Zero
 
 
+def _sharded_as(gradient: Any, x: Any) -> Any:
+    """The gradient with the sharding in the type of x. A call that gathers x has a gradient that is not sharded."""
+    if gradient is None:
+        return None
+    sharding = (x.aval if ad.is_undefined_primal(x) else jax.typeof(x)).sharding
+    is_same = jax.typeof(gradient).sharding.spec == sharding.spec
+    return gradient if is_same else jax.sharding.reshard(gradient, sharding)
+
+
 def _transpose(upstream: Sequence[Any], *values: Any, pullback: Pullback) -> list[Any]:
     if all(map(_is_zero, upstream)):
         return [None] * len(values)
     upstream, saved = _arrays(upstream), _arrays(values[len(pullback.wanted) :])
-    return [*pullback(saved, [None if _is_zero(dy) else dy for dy in upstream]), *[None] * len(saved)]
+    gradients = pullback(saved, [None if _is_zero(dy) else dy for dy in upstream])
+    return [*map(_sharded_as, gradients, values), *[None] * len(saved)]
 
 
 def _jvp_of_linear(primals: Sequence[Any], tangents: Sequence[Any], *, pullback: Pullback) -> tuple[Any, Any]:
@@ -121,6 +132,7 @@ def _batch_of_linear(values: Sequence[Any], dims: Sequence[int | None], *, pullb
     return results, [0] * len(results)
 
 
+internals.needs_devices(_LINEAR)  # the primitives in its lowering do
 _LINEAR.def_impl(_tangents)
 _LINEAR.def_abstract_eval(lambda *_, pullback: [*pullback.tangents_like])
 mlir.register_lowering(_LINEAR, mlir.lower_fun(_tangents, multiple_results=True))
@@ -176,7 +188,7 @@ def _transpose_of(operator: Operator) -> Callable[..., Any]:
         dy = [None if _is_zero(upstream[i]) else upstream[i] for i in pullback.flowing]
         saved = [known.get(name) for name in pullback.saved]
         gradients = dict(zip(linear, pullback(saved, dy), strict=True))
-        return [gradients.get(name) for name in call.given]
+        return [_sharded_as(gradients.get(x), value) for x, value in zip(call.given, values, strict=True)]
 
     return transpose
 

@@ -126,6 +126,29 @@ def _divided(call: Call, tensors: Sequence[Any], outputs: Sequence[tuple[int, ..
     return sharding.Divided(call.operator, call.attributes, inputs, outputs)
 
 
+def _shardings(call: Call, tensors: Sequence[Any], outputs: Sequence[Shaped]) -> list[jax.sharding.NamedSharding]:
+    """The shardings of the inputs and results of a call on abstract values whose types have shardings."""
+    divided = _divided(call, tensors, [shape for _, shape in outputs])
+    mesh = next(x.sharding.mesh for x in tensors if sharding.is_typed([x]))
+    chosen = divided.choose(mesh, [x.sharding.spec for x in tensors])
+    return [jax.sharding.NamedSharding(mesh, spec) for spec in divided.specs(chosen)]
+
+
+def _resharded(call: Call, tensors: Sequence[Any]) -> Sequence[Any]:
+    """The tensors with the shardings of the call's parts, if their types have shardings.
+
+    Derivatives of a gathered tensor are those of the gathering, so that their types are right.
+    """
+    avals = [*map(jax.typeof, tensors)]
+    if not sharding.is_typed(avals):
+        return tensors
+    shardings = _shardings(call, avals, infer(call, tuple(map(shaped, avals)), library.has_int64()))
+    return [
+        x if aval.sharding.spec == wanted.spec else jax.sharding.reshard(x, wanted)
+        for x, aval, wanted in zip(tensors, avals, shardings, strict=False)
+    ]
+
+
 def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
     def evaluate(*tensors: Any, counts: Any, texts: Any) -> list[Any]:
         call = Call(operator.name, counts, texts)
@@ -133,9 +156,7 @@ def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
         results = [*outputs, *(shaped(tensors[place]) for place in call.mutated)]
         specs: Sequence[Any] = [()] * len(results)
         if sharding.is_typed(tensors):
-            divided = _divided(call, tensors, [shape for _, shape in outputs])
-            chosen = divided.choose(tensors[0].sharding.mesh, [x.sharding.spec for x in tensors])
-            specs = divided.specs(chosen)[divided.count :]
+            specs = [x.spec for x in _shardings(call, tensors, outputs)[len(tensors) :]]
         return [internals.abstract_beside(tensors[0], *x, spec) for x, spec in zip(results, specs, strict=True)]
 
     return evaluate
@@ -249,7 +270,7 @@ def _compiled(call: Call) -> Callable[..., Any]:
 
 
 def bind(call: Call, tensors: Sequence[Any]) -> list[Any]:
-    found: list[Any] = PRIMITIVES[call.name].bind(*internals.varying(tensors), **call.parameters)
+    found: list[Any] = PRIMITIVES[call.name].bind(*_resharded(call, internals.varying(tensors)), **call.parameters)
     return found
 
 

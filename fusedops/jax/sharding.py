@@ -93,7 +93,8 @@ class Divided:
         """
 
         def partition(mesh: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-            chosen = self.choose(mesh, [x.sharding.spec for x in (*arguments, *results)])
+            # A tensor that is whole on every device may have a sharding of XLA, which has no spec.
+            chosen = self.choose(mesh, [getattr(x.sharding, "spec", ()) for x in (*arguments, *results)])
             shardings = [NamedSharding(mesh, spec) for spec in self.specs(chosen)]
 
             @_without_mesh

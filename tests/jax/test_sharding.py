@@ -160,6 +160,50 @@ def test_shards_without_weight(jax_cpu, name, labels, options, random):
                 np.testing.assert_allclose(shard.data, exact[shard.index], rtol=0, atol=limit)
 
 
+EXPLICIT = {
+    "dropout": lambda fo, x: fo.dropout(x, 0.5, (1, 2)),
+    "attention": lambda fo, x: fo.attention(*[x[:, None, None]] * 3, dropout=0.5, seed=(1, 2)),
+    "add_rms_norm": lambda fo, x: fo.add_rms_norm(x, x, dropout=0.5, seed=(1, 2))[0],
+    "rms_norm": lambda fo, x: fo.rms_norm(x),
+    "cross_entropy": lambda fo, x: fo.cross_entropy(x, np.arange(8)),
+    "scale": lambda fo, x: fo.scale(x, x.sum()),
+}
+
+
+@pytest.mark.parametrize("spec", [("data",), (None, "data"), ()], ids=str)
+@pytest.mark.parametrize("name", EXPLICIT)
+def test_derivatives_on_explicit_axes(jax_cpu, name, spec, random):
+    """A gradient has the sharding of its input's type, also where the call gathers the input."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    spec = jax.sharding.PartitionSpec(*spec)
+    mesh = jax.make_mesh((PARTS,), ("data",), (jax.sharding.AxisType.Explicit,), devices=mesh_of(jax).devices.flat)
+    x = random.normal(size=(8, 16))
+
+    def call(x):
+        return EXPLICIT[name](fo, x)
+
+    def total(x):
+        return np_.sin(call(x)).sum()
+
+    def tangent(x):
+        return jax.jvp(call, (x,), (x,))[1]
+
+    gradients = {
+        "grad": jax.grad(total),
+        "forward over reverse": lambda x: jax.jvp(jax.grad(total), (x,), (x,))[1],
+        "reverse over reverse": jax.grad(lambda x: np_.sin(jax.grad(total)(x)).sum()),
+        "reverse over forward": jax.grad(lambda x: np_.sin(tangent(x)).sum()),
+    }
+    expected = {key: f(x) for key, f in {**gradients, "tangent": tangent}.items()}
+    with jax.set_mesh(mesh):
+        given = jax.device_put(x, spec) if spec else np_.asarray(x)  # the latter is on one device
+        found = {key: jax.jit(f)(given) for key, f in {**gradients, "tangent": tangent}.items()}
+        assert {str(jax.typeof(found[key])) for key in gradients} == {str(jax.typeof(given))}
+    for key, exact in expected.items():
+        limit = 1e-12 * max(1, np.abs(exact).max())  # scale: the largest values are sums of 128
+        np.testing.assert_allclose(found[key], exact, rtol=0, atol=limit, err_msg=key)
+
+
 def test_explicit_axes(jax_cpu, random):
     """On a mesh of explicit axes the types of results have the shardings of the calls."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
