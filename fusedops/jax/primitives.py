@@ -139,6 +139,8 @@ def _resharded(call: Call, tensors: Sequence[Any]) -> Sequence[Any]:
 
     Derivatives of a gathered tensor are those of the gathering, so that their types are right.
     """
+    if all(type(getattr(x, "sharding", None)) is jax.sharding.SingleDeviceSharding for x in tensors):
+        return tensors  # typeof takes longer
     avals = [*map(jax.typeof, tensors)]
     if not sharding.is_typed(avals):
         return tensors
