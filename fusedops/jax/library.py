@@ -69,6 +69,17 @@ def has_int64() -> bool:
     return bool(jax.config.jax_enable_x64)
 
 
+def array(value: Any) -> Any:
+    """A tensor as JAX's array. Without int64, JAX truncates NumPy's integers: larger ones become words, which the core
+    reads, and refuses in its own words where they are out of range."""
+    if isinstance(value, jax.Array):  # asarray takes longer than a small kernel
+        return value
+    is_truncated = isinstance(value, np.ndarray) and value.dtype == np.int64 and not has_int64()
+    if is_truncated and np.any(value != value.astype(np.int32)):
+        value = np.ascontiguousarray(value).view(np.uint32).reshape(*value.shape, 2)
+    return jax.numpy.asarray(value)
+
+
 def words(dtype: Any, shape: tuple[int, ...]) -> list[int]:
     """A tensor as the core's inference reads it: dtype, rank and sizes."""
     name = np.dtype(dtype).name

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import jax
 import jax.numpy as jnp
 
 from fusedops import checks
 from fusedops.declarations import Input, Operator
-from fusedops.jax.library import for_each
+from fusedops.jax.library import array, for_each
 from fusedops.jax.primitives import Call, bind
 from fusedops.jax.tensors import is_array
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 def _array(operator: Operator, input: Input, value: Any) -> Any:
     if not is_array(value):
         raise checks.not_a_tensor(operator, input, value)
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)  # asarray takes longer than a small kernel
+    return array(value)
 
 
 def _list(operator: Operator, input: Input, value: Any) -> list[Any]:

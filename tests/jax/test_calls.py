@@ -41,17 +41,45 @@ def test_every_kind_of_seed(jax_cpu):
     words = fo.dropout(x, 0.5, jax.random.key_data(key))
     assert_same_bits(np.asarray(jax.jit(fo.dropout, static_argnums=1)(x, 0.5, key)), np.asarray(words))
     assert 400 < np.sum(np.asarray(words) == 0) < 600 and np.any(np.asarray(words) != np.asarray(pair))
-    with pytest.raises(TypeError, match=r"fusedops\.dropout: seed must be a tensor; got NoneType"):
-        fo.dropout(x, 0.5)
+    kinds = "a key of jax.random, an int64 tensor of shape [2] or a pair of integers"
+    for function in (fo.dropout, lambda x, rate: fo.attention(*[x[:8].reshape(2, 2, 2)] * 3, dropout=rate)):
+        with pytest.raises(TypeError, match=r"fusedops\.\w+: " + re.escape(f"seed must be {kinds}; got None")):
+            function(x, 0.5)
+    with pytest.raises(ValueError, match=r"fusedops\.dropout: seed must be one key; got keys of shape \[2\]"):
+        fo.dropout(x, 0.5, jax.random.split(key, 2))
 
 
 WITHOUT_X64 = """
+import warnings
 import jax, jax.numpy as jnp, numpy as np
 import fusedops.jax as fo
+warnings.simplefilter("error")
 x = jnp.ones(64)
 pair = fo.dropout(x, 0.5, (5, -7))
 for seed in (jnp.array([5, -7]), np.array([5, -7])):
     assert (fo.dropout(x, 0.5, seed) == pair).all()
+for seed in ((2**40 + 1, 3), (1, 2**40 + 3), (-1, 2**63 - 1), (-(2**31) - 1, 0)):
+    assert (fo.dropout(x, 0.5, np.array(seed)) == fo.dropout(x, 0.5, seed)).all()
+
+def refused(sentence, function, *given, **options):
+    try:
+        jax.block_until_ready(function(*given, **options))
+    except Exception as error:
+        assert sentence in str(error), error
+    else:
+        raise AssertionError(sentence)
+
+q, k = jnp.arange(24.0).reshape(2, 3, 2, 2), jnp.ones((2, 5, 2, 2)).at[:, 2:].set(2)
+for offset, integers in ((1, [1, 1]), (0, [0, 0])):
+    given = (fo.attention(q, k, k, causal=True, query_offset=x) for x in (offset, np.array(integers)))
+    np.testing.assert_array_equal(*given)
+limits = "must be in [0, 5], the number of keys; got "
+for place in (2**40, -(2**40), 2**32, 6):
+    refused(f"query_offset {limits}{place} for sequence 0", fo.attention, q, k, k, causal=True, query_offset=place)
+    refused(f"lengths {limits}{place} for sequence 1", fo.attention, q, k, k, lengths=np.array([1, place]))
+for label in (2**32 + 1, -(2**32)):
+    sentence = f"labels must be in [0, 3) or ignore_index, -100; got {label} in row 1"
+    refused(sentence, fo.cross_entropy, jnp.eye(3), np.array([0, label, 2]))
 logits = jnp.array([[2.0, 1.0], [0.0, 0.0]])
 loss = lambda logits: fo.cross_entropy(logits, np.array([0, -100]))
 print(float(loss(logits)), jax.jit(jax.grad(loss))(logits).dtype, jax.config.jax_enable_x64)
