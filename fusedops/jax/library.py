@@ -89,6 +89,11 @@ def words(dtype: Any, shape: tuple[int, ...]) -> list[int]:
     return [place, len(shape), *shape]
 
 
+def shape(x: Any) -> tuple[int, ...]:
+    """The shape of a tensor in the core."""
+    return tuple(words(x.dtype, tuple(x.shape))[2:])
+
+
 def tensor(dtype: str, shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
     """The dtype and shape in JAX of a tensor of the core."""
     if dtype == "int64" and not has_int64():

@@ -122,8 +122,8 @@ def shaped(x: Any) -> Shaped:
 
 
 def _divided(call: Call, tensors: Sequence[Any], outputs: Sequence[tuple[int, ...]]) -> sharding.Divided:
-    inputs = [*call.by_input([tuple(x.shape) for x in tensors])]
-    return sharding.Divided(call.operator, call.attributes, inputs, outputs)
+    inputs = [*call.by_input([library.shape(x) for x in tensors])]
+    return sharding.Divided(call.operator, call.attributes, [x.shape for x in tensors], inputs, outputs)
 
 
 def _shardings(call: Call, tensors: Sequence[Any], outputs: Sequence[Shaped]) -> list[jax.sharding.NamedSharding]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -35,14 +36,21 @@ def is_partitioned(ctx: Any) -> bool:
 class Divided:
     """The axes of an operator along which a call can be divided, and the shares of its tensors.
 
-    `inputs`: the shapes of each input's tensors. The results are the outputs and the mutated inputs.
+    `tensors`: the shapes of all tensors in JAX. `inputs`: those of each input's tensors in the core. The results are
+    the outputs and the mutated inputs.
     """
 
     def __init__(
-        self, operator: Operator, attributes: Mapping[str, Any], inputs: Sequence[Shapes], outputs: Shapes
+        self,
+        operator: Operator,
+        attributes: Mapping[str, Any],
+        tensors: Shapes,
+        inputs: Sequence[Shapes],
+        outputs: Shapes,
     ) -> None:
         mutated = [shape for x, items in zip(operator.inputs, inputs, strict=True) if x.updated for shape in items]
-        self.shapes = [*(shape for items in inputs for shape in items), *outputs, *mutated]
+        self.shapes = [*tensors, *outputs, *mutated]
+        self.places = [*itertools.accumulate(map(len, inputs), initial=0)]  # of each input's first tensor
         self.count = len(self.shapes) - len(outputs) - len(mutated)
         present = [items or None for items in inputs]
         self.weights = axes.means(operator, attributes, present)
@@ -53,7 +61,7 @@ class Divided:
             at = [place if x.kind == "list" else 0 for x in operator.inputs]
             shapes = [items[k] if k < len(items) else None for items, k in zip(inputs, at, strict=True)]
             for division in axes.divisions(operator, attributes, shapes, outputs):
-                if division.place is not None or division.numbered is not None:
+                if division.place is not None:
                     continue  # a part's place must be known when the program is compiled
                 shares = [
                     [share if i == k else ALL for i in range(len(items))]
@@ -65,13 +73,13 @@ class Divided:
     def choose(self, mesh: Any, specs: Sequence[Any]) -> list[Chosen]:
         """The axes of the mesh that divide each axis: those of the first tensor that is sharded along it."""
         used: dict[int, set[str]] = {}
-        chosen = []
+        chosen: list[Chosen] = []
         for place, division, shares in self.divisions:
             for share, spec in zip(shares, specs, strict=False):
                 entry = spec[share.dim] if share.kind == "part" and share.dim < len(spec) else None
                 names = (entry,) if isinstance(entry, str) else tuple(entry or ())
                 parts = math.prod(mesh.shape[name] for name in names)
-                is_free = used.setdefault(place, set()).isdisjoint(names)
+                is_free = used.setdefault(place, set()).isdisjoint(names) and _allows(division, chosen)
                 if parts > 1 and is_free and all(size % parts == 0 for size in division.sizes):
                     used[place].update(names)
                     chosen.append((division, shares, names))
@@ -101,7 +109,7 @@ class Divided:
             def local(*shards: Any) -> Any:
                 for _, shares, names in chosen:
                     shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False))
-                values = (part if chosen else whole)(*shards)
+                values = (part if chosen else whole)(*self._with_places(mesh, chosen, shards))
                 weights = {} if self.of_parts else self.weights
                 for _, shares, names in chosen:
                     values = _joined(values, shares[self.count :], weights, names)
@@ -116,6 +124,29 @@ class Divided:
         rule, sizes, fixed = self._rule()
         divided.def_partition(partition, sharding_rule=rule, need_replication_factors=fixed, **sizes)
         return divided
+
+    def _with_places(self, mesh: Any, chosen: Sequence[Chosen], shards: Sequence[Any]) -> list[Any]:
+        """The shards, with the places of this device's elements in a seed that numbers elements.
+
+        The places on all devices are a constant, since JAX may have no integers of 64 bits to compute them.
+        """
+        numbered = next((division.numbered for division, _, _ in chosen), None)
+        if numbered is None:
+            return [*shards]
+        parts = [math.prod(mesh.shape[name] for name in names) for _, _, names in chosen]
+        places = []
+        for indices in itertools.product(*map(range, parts)):
+            offsets, sizes = [0] * len(numbered.shape), [*numbered.shape]
+            for (division, _, _), count, index in zip(chosen, parts, indices, strict=True):
+                dim = division.numbered_dim
+                sizes[dim] = numbered.shape[dim] // count
+                offsets[dim] = index * sizes[dim]
+            places.append(numbered.runs(offsets, sizes))
+        at = self.places[numbered.seed]
+        seed, numbers = shards[at], np.array(places, np.int64)
+        table = numbers.view(np.uint32).reshape(*numbers.shape, 2) if seed.ndim > 1 else numbers  # words, or int64
+        own = jnp.asarray(table)[jax.lax.axis_index(tuple(itertools.chain(*(names for _, _, names in chosen))))]
+        return [*shards[:at], jnp.concatenate([seed, own]), *shards[at + 1 :]]
 
     def _rule(self) -> tuple[str, dict[str, int], tuple[str, ...]]:
         """The rule for the propagation of shardings, the sizes of its factors, and those that are not divided.
@@ -147,6 +178,12 @@ class Divided:
 def is_typed(tensors: Sequence[Any]) -> bool:
     """True if the types of abstract values have shardings, as on a mesh of explicit axes."""
     return any(entry is not None for x in tensors for entry in x.sharding.spec)
+
+
+def _allows(division: Division, chosen: Sequence[Chosen]) -> bool:
+    """True if a seed can describe the parts along this axis and the chosen ones together."""
+    dims = [x.numbered_dim for x in (division, *(each for each, _, _ in chosen))]
+    return division.numbered is None or division.numbered.allows(dims)
 
 
 def _without_mesh(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -80,6 +80,64 @@ def test_nothing_is_gathered(jax_cpu, name, random):
         np.testing.assert_allclose(y, exact, **CLOSE)
 
 
+def _add_rms_norm(fo, x, seed):
+    return fo.add_rms_norm(x, 2 * x, dropout=0.5, seed=seed)[0]
+
+
+def _attention(fo, x, seed):
+    return fo.attention(x, x[:, :, ::2], x[:, :, ::2], dropout=0.5, seed=seed)
+
+
+def _dropout(fo, x, seed):
+    return fo.dropout(x, 0.5, seed)
+
+
+DROPPING = {
+    "one axis": (_dropout, (4, 6, 8), ("a",), True),
+    "an inner axis": (_dropout, (4, 6, 8), (None, "b"), True),
+    "columns": (_dropout, (4, 6, 8), (None, None, ("b", "a")), True),
+    "both axes": (_dropout, (8, 6), (("b", "a"),), True),
+    "two dimensions": (_dropout, (1, 4, 6), (None, "a", "b"), True),
+    "dimensions that no runs describe": (_dropout, (4, 6, 8), ("a", "b"), False),
+    "rows": (_add_rms_norm, (4, 6, 8), ("a",), True),
+    "rows of sequences": (_add_rms_norm, (4, 6, 8), (None, "b"), True),
+    "sequences": (_attention, (4, 6, 8, 4), (("a", "b"),), True),
+    "heads": (_attention, (4, 6, 8, 4), (None, None, "a"), True),
+    "heads of one sequence": (_attention, (1, 6, 8, 4), (None, None, ("a", "b")), True),
+}
+
+
+@pytest.mark.parametrize("kind", ["pair", "int64"])
+@pytest.mark.parametrize("explicit", [False, True], ids=["automatic", "explicit"])
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_of_shards(jax_cpu, name, explicit, kind, random):
+    """The elements that one device drops, forward and backward, without a gather: a shard's seed has its place."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    call, shape, spec, is_divided = DROPPING[name]
+    if explicit and not is_divided:
+        spec = spec[:1]
+    kinds = (jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((2, 2), ("a", "b"), kinds, devices=mesh_of(jax).devices.flat)
+    x, seed = random.normal(size=shape), (5, 2**40 + 3)
+    seed = seed if kind == "pair" else np.array(seed)
+
+    def both(x):
+        return call(fo, x, seed), jax.grad(lambda x: np_.sin(call(fo, x, seed)).sum())(x)
+
+    expected = jax.jit(both)(x)
+    with jax.set_mesh(mesh):
+        given = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)))
+        program = jax.jit(both).lower(given).compile()
+        found = program(given)
+    gathers = re.findall(r"all-gather|all-to-all|collective-permute", program.as_text())
+    assert not (gathers and is_divided)
+    for y, exact in zip(found, expected, strict=True):
+        assert y.sharding.spec[: len(spec)] == given.sharding.spec[: len(spec)] or not is_divided
+        np.testing.assert_array_equal(np.asarray(y) == 0, np.asarray(exact) == 0)
+        np.testing.assert_allclose(y, exact, **CLOSE)
+    assert np.any(np.asarray(found[0]) == 0) or call is not _dropout
+
+
 def test_shards_of_a_user(jax_cpu, random):
     """In shard_map a call is on shards already, and a shared weight's gradient is summed over devices."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
