@@ -184,6 +184,91 @@ def test_packed_sequences(torch, fo, build, varlen, name, whole, described_by):
     assert [x.tolist() for x in varlen] == [[0, 2, 15, 24]] * len(varlen)
 
 
+PACKED = [0, 4, LENGTH]
+
+
+@pytest.mark.parametrize(
+    ("name", "described_by"), [("gpt_oss", "offsets"), ("granite_swa", "positions"), ("granite_swa", "offsets")]
+)
+def test_packed_sequences_with_sinks(torch, fo, build, varlen, name, described_by):
+    """The logits are those of each sequence alone, and so are the gradients of the sinks, with a window and without."""
+    from audits.families.equality import LIMIT, difference
+    from audits.families.hugging_face import families
+    from tests.helpers.torch_models import arrays
+
+    if name not in families():
+        pytest.skip(f"this version of transformers has no {name}")
+    model = build(name, sliding_window=WINDOW)
+    sinks = [weight for key, weight in model.named_parameters() if "sink" in key]
+    for weight in sinks:
+        torch.nn.init.normal_(weight)
+    ids = tokens(torch, model.device)["input_ids"][:1]
+    offsets = torch.tensor(PACKED, dtype=torch.int32, device=ids.device)
+    parts = [*itertools.starmap(slice, itertools.pairwise(PACKED))]
+    positions = torch.cat([torch.arange(x.stop - x.start, device=ids.device) for x in parts])[None]
+    inputs = {"position_ids": positions}
+    if described_by == "offsets":
+        inputs |= {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+
+    def results(logits):
+        return arrays([logits, *torch.autograd.grad(logits.square().sum(), sinks)])
+
+    plain = results(torch.cat([model(ids[:, part], use_cache=False).logits for part in parts], 1))
+    converted(fo, model)
+    assert difference(results(model(ids, **inputs, use_cache=False).logits), plain) <= LIMIT
+    assert [x.tolist() for x in varlen] == [PACKED] * 2 and sinks
+
+
+@pytest.mark.parametrize("name", ["fusedops", "fusedops_full_masks"])
+@pytest.mark.parametrize("described_by", ["mask", "offsets"])
+@pytest.mark.parametrize("option", ["s_aux", "position_bias", "softcap", "sliding_window"])
+def test_options_of_packed_sequences(torch, transformers, fo, name, described_by, option):
+    """Each sequence has the attention of itself alone, with every option that transformers' modules pass."""
+    from fusedops.torch.conversion.hf import attention
+
+    module = SimpleNamespace(is_causal=True, training=False, num_key_value_groups=1)
+    q, k, v = (torch.randn(1, 4, LENGTH, 8, dtype=torch.float64) for _ in range(3))
+    bias = torch.randn(1, 4, LENGTH, LENGTH, dtype=torch.float64)
+    value = {"s_aux": torch.randn(4).double(), "position_bias": bias, "softcap": 0.5, "sliding_window": 3}[option]
+    offsets = torch.tensor(PACKED, dtype=torch.int32)
+    given = {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+    mask, more = (offsets, {}) if described_by == "mask" else (None, given)
+    attend = attention.ALL_ATTENTION_FUNCTIONS["fusedops_eager" if option == "softcap" else name]  # sdpa has no cap
+    y, _ = attend(module, q, k, v, mask, scaling=0.3, **{option: value}, **more)
+    for part in itertools.starmap(slice, itertools.pairwise(PACKED)):
+        own = value[..., part, part] if option == "position_bias" else value
+        own_name = {"s_aux": "sinks", "position_bias": "bias", "sliding_window": "window"}.get(option, option)
+        heads = (x[:, :, part].transpose(1, 2) for x in (q, k, v))
+        expected = fo.attention(*heads, causal=True, scale=0.3, **{own_name: own})
+        torch.testing.assert_close(y[:, part], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_packed_queries_of_other_keys(torch, transformers):
+    """The mask of packed sequences whose queries stand at the end of more keys."""
+    from fusedops.torch.conversion.hf import masks
+
+    offsets = [torch.tensor(x, dtype=torch.int32) for x in ([0, 2, 3], [0, 3, 7])]
+    mask = masks.of_packed(*offsets, 1, 3, 7, True, 2)
+    rows = [[1, 1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1]]
+    assert mask[0, 0].int().tolist() == rows
+
+
+def test_an_attention_with_an_unknown_argument(torch_cpu, fo, build, capsys, monkeypatch):
+    """It is not converted, since the argument would be dropped."""
+    model = build(attn_implementation="eager")
+    module = importlib.import_module(type(model).__module__)
+    original = module.eager_attention_forward
+
+    def gated(module, query, key, value, attention_mask, gate=None, **options):
+        return original(module, query, key, value, attention_mask, **options)
+
+    monkeypatch.setattr(module, "eager_attention_forward", gated)
+    fo.convert(model)
+    reason = "its own function has an argument that is not known: gate"
+    assert f"  kept the attention of 2 LlamaAttention, eager: {reason}\n" in capsys.readouterr().out
+    assert model.config._attn_implementation == "eager"
+
+
 @pytest.mark.parametrize("described_by", ["position_ids", "cu_seq_lens"])
 def test_packed_sequences_with_dropout(torch, fo, build, varlen, described_by):
     """attention_varlen has no dropout: attention gets a mask, and the second sequence does not see the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -127,27 +128,30 @@ def _attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
+    s_aux: Tensor | None = None,
     **options: Any,
 ) -> _Result:
-    """The attention as transformers calls it, on [B, heads, positions, features]. Modules pass sinks as `s_aux`.
+    """The attention as transformers calls it, on [B, heads, positions, features].
 
     Args:
         is_by_mask: True if the mask alone says that the attention is causal, as for transformers' eager attention.
+        s_aux: the sinks.
+        options: what the kernel does not compute: `why_not` finds what transformers' own attention does,
+            `unknown_option` what no code here knows.
     """
     queries, keys = query.shape[2], key.shape[2]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = causal and not is_by_mask
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
     window = sliding_window if causal else None
+    every: dict[str, Any] = {"scale": scaling, "sinks": s_aux}  # of all calls of the kernel
     if packed := _packed(attention_mask, options):
         unfused = why_not(query, key, value, masks.Visible(keys), scaling, **options)
-        if not dropout and not leaves_cap_out and unfused is None:
+        if not dropout and not leaves_cap_out and position_bias is None and unfused is None:
             q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-            y = fo.attention_varlen(
-                q, k, v, *packed, causal=causal, scale=scaling, window=window, softcap=softcap or 0.0
-            )
+            y = fo.attention_varlen(q, k, v, *packed, causal=causal, window=window, softcap=softcap or 0.0, **every)
             return y.view(query.shape[0], queries, *y.shape[1:]), None
-        attention_mask = masks.of_packed(packed[0], query.shape[0], queries, causal, window)
+        attention_mask = masks.of_packed(*packed, query.shape[0], queries, keys, causal, window)
     is_plain_call = attention_mask is None and position_bias is None and softcap is None
     is_whole = is_plain_call and (queries == keys or 1 == queries <= keys or not causal)
     if (
@@ -157,14 +161,13 @@ def _attend(
     ):
         rows = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         try:
-            sinks = options.get("s_aux")
-            y = fo.attention(*rows, causal=causal, scale=scaling, window=window, dropout=dropout, sinks=sinks)
-            return y, None
+            return fo.attention(*rows, causal=causal, window=window, dropout=dropout, **every), None
         except REFUSED:
             pass  # the code below finds the reason
     is_causal = False if is_by_mask else is_causal
     named: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
     named |= {} if position_bias is None else {"position_bias": position_bias}
+    named |= {} if s_aux is None else {"s_aux": s_aux}
     visible = masks.visible(attention_mask, queries, keys, causal, sliding_window, position_bias)
     if leaves_cap_out or why_not(query, key, value, visible, scaling, **options) or visible is None:
         is_in_options = attention_mask is None and causal and sliding_window is not None
@@ -178,15 +181,14 @@ def _attend(
         key.transpose(1, 2),
         value.transpose(1, 2),
         causal=visible.causal,
-        scale=scaling,
         mask=visible.mask,
         window=visible.window,
         lengths=visible.lengths,
         query_offset=visible.first_query,
         softcap=softcap or 0.0,
         dropout=dropout,
-        sinks=options.get("s_aux"),
         bias=None if visible.bias is None else masks.as_bias(visible.bias, query),
+        **every,
     )
     return y, None
 
@@ -209,6 +211,15 @@ def _sdpa(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor |
 
 
 _ORIGINALS: dict[str, Callable[..., _Result]] = {"sdpa": _sdpa, "eager": _eager}
+_KNOWN = frozenset({*inspect.signature(_attend).parameters, *_UNSUPPORTED})
+
+
+def unknown_option(function: Callable[..., Any]) -> str | None:
+    """The name of an argument of an attention of transformers that is not known here, and would be dropped."""
+    given = inspect.signature(function).parameters.values()
+    named = (x.name for x in given if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD))
+    return next((name for name in named if name not in _KNOWN), None)
+
 
 for _name, _by in NAMES.items():
     _is_by_mask = _by == ("eager", True)

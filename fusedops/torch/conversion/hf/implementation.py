@@ -147,6 +147,7 @@ def needs_full_masks(owner: Owner) -> bool:
 
 def _unfused(module: Any, name: str) -> str | None:
     from fusedops.torch.conversion.hf import attention
+    from fusedops.torch.conversion.hf.internals import sdpa_attention_forward
 
     words = _words_of(module)
     if "sinks" in words and "s_aux" not in words:
@@ -154,9 +155,11 @@ def _unfused(module: Any, name: str) -> str | None:
     features = getattr(module, "head_dim", None)
     if isinstance(features, int) and features > MAX_FEATURES:
         return f"its heads have {features} features; the kernel takes up to {MAX_FEATURES}"
-    if name == "eager" and attention.eager(module) is None:
+    own = attention.eager(module) if name == "eager" else sdpa_attention_forward
+    if own is None:
         return "its own function is not to be found"
-    return None
+    unknown = attention.unknown_option(own)
+    return f"its own function has an argument that is not known: {unknown}" if unknown else None
 
 
 def _has_window(config: Any) -> bool:

@@ -158,13 +158,25 @@ def _offsets(numbers: Tensor) -> Tensor:
     return torch.nn.functional.pad(first, (0, 1), value=numbers.numel())
 
 
-def of_packed(offsets: Tensor, batch: int, length: int, is_causal: bool, window: int | None) -> Tensor:
-    """The full mask of packed sequences, [B, 1, T, T]."""
-    place = torch.arange(batch * length, device=offsets.device, dtype=offsets.dtype)
-    numbers = torch.searchsorted(offsets, place, right=True).view(batch, 1, length)
-    visible = Visible(length, is_causal, window if is_causal else None, numbers[..., None] == numbers[..., None, :])
-    full = visible.full(length, length, offsets.device)
-    assert full is not None  # since it has a mask
+def of_packed(
+    offsets_q: Tensor, offsets_k: Tensor, batch: int, queries: int, keys: int, is_causal: bool, window: int | None
+) -> Tensor:
+    """The full mask of packed sequences, [B, 1, T, S]."""
+
+    def places(offsets: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """The number of each position's sequence, and the place from its end."""
+        place = torch.arange(batch * length, device=offsets.device, dtype=offsets.dtype)
+        number = torch.searchsorted(offsets, place, right=True)
+        end = offsets[number.clamp(max=offsets.numel() - 1)]
+        return number.view(batch, 1, length), (place - end).view(batch, 1, length)
+
+    of_query, query = (x[..., None] for x in places(offsets_q, queries))
+    of_key, key = (x[..., None, :] for x in places(offsets_k, keys))
+    full = of_query == of_key
+    if is_causal:
+        full = full & (key <= query)
+        if window is not None:
+            full = full & (key > query - window)
     return full
 
 
