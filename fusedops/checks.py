@@ -34,7 +34,7 @@ def not_a_tensor(operator: Operator, input: Input, value: Any, advice: str = "")
     """The error for an input that is neither a tensor nor convertible to one."""
     expected = _EXPECTED.get(input.kind, "a tensor")
     got = type(value).__name__ + (f": {advice}" if advice else "")
-    return TypeError(f"fusedops.{operator.name}: {input.name} must be {expected}; got {got}")
+    return TypeError(f"fusedops.{operator.function}: {input.name} must be {expected}; got {got}")
 
 
 def named(input: Input, item: int) -> str:
@@ -45,7 +45,7 @@ def named(input: Input, item: int) -> str:
 def other_device(operator: Operator, name: str, expected: Any, got: Any) -> RuntimeError:
     """The error for a tensor on another device than the leading one, in the words of PyTorch's binding."""
     where = f"on {operator.inputs[operator.leading].name}'s device, {expected}"
-    return RuntimeError(f"fusedops.{operator.name}: {name} must be {where}; got {got}")
+    return RuntimeError(f"fusedops.{operator.function}: {name} must be {where}; got {got}")
 
 
 def number(operator: Operator, input: Input, value: Any) -> float:
@@ -90,10 +90,10 @@ def check_attribute(operator: Operator, attribute: Attribute, value: Any) -> Non
     """Raises TypeError for another type, and ValueError, in the core's words, for a string not in the choices."""
     expected, allowed = _ALLOWED[attribute.type]
     if not allowed(value):
-        raise TypeError(f"fusedops.{operator.name}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
+        raise TypeError(f"fusedops.{operator.function}: {attribute.name} must be {expected}; got {repr(value)[:80]}")
     if attribute.choices and value not in attribute.choices:
         choices = ", ".join(attribute.choices)
-        raise ValueError(f"fusedops.{operator.name}: {attribute.name} must be one of {choices}; got '{value}'")
+        raise ValueError(f"fusedops.{operator.function}: {attribute.name} must be one of {choices}; got '{value}'")
 
 
 def unexpected_keyword(function: str, name: str) -> str:

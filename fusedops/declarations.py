@@ -96,6 +96,7 @@ class Step:
 @dataclass(frozen=True)
 class Operator:
     name: str
+    function: str  # the public function's name, which errors have
     type: str  # its name in graphs: rms_norm is FusedopsRmsNorm
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -147,6 +148,7 @@ def operators(described: str | bytes) -> list[Operator]:
 def _operator(declared: dict[str, Any]) -> Operator:
     return Operator(
         name=declared["name"],
+        function=declared["function"],
         type=declared["type"],
         inputs=tuple(Input(**x) for x in declared["inputs"]),
         outputs=tuple(Output(**x) for x in declared["outputs"]),

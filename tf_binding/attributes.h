@@ -94,8 +94,9 @@ inline absl::Status check_output_dtype(const Rule& rule, int output, tensorflow:
   const auto end = shape.dims + shape.rank;
   const bool empty = shape.ranked && std::find(shape.dims, end, 0) != end;
   if (got == shape.dtype || empty) return absl::OkStatus();
-  return invalid(Status::error("fusedops.", rule.op.name, ": ", type_attribute(rule.op, rule.op.outputs[output]),
-                               " must be ", name_of(shape.dtype), "; got ", name_of(got)));
+  return invalid(Status::error("fusedops.", public_name(rule.op), ": ",
+                               type_attribute(rule.op, rule.op.outputs[output]), " must be ", name_of(shape.dtype),
+                               "; got ", name_of(got)));
 }
 
 }  // namespace fusedops::tf_binding

@@ -110,7 +110,7 @@ class Execution {
       for (int64_t item = 0; item < counts_[i]; ++item, ++position) {
         const tensorflow::Tensor& tensor = input.updated ? *variables_.value(variables++) : context_->input(position);
         if (input.updated && !tensor.IsInitialized())
-          return absl::FailedPreconditionError(std::string("fusedops.") + op_.name + ": " + input.name +
+          return absl::FailedPreconditionError(std::string("fusedops.") + public_name(op_) + ": " + input.name +
                                                " must be variables that have a value");
         const Status status = rule_.check_rank(i, tensor.dims(), is_list ? item : Rule::kNotInList);
         if (!status.ok()) return invalid(status);

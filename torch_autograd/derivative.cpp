@@ -40,7 +40,7 @@ bool can_run(const BoundStep& step, const variable_list& upstream, SavedValues& 
 
 void refuse(const BoundOperator& bound, Mask wanted) {
   if (const Mask refused = wanted & ~bound.gradient_mask)
-    TORCH_CHECK(false, "fusedops.", bound.op.name, ": ", bound.op.inputs[std::countr_zero(refused)].name,
+    TORCH_CHECK(false, "fusedops.", public_name(bound.op), ": ", bound.op.inputs[std::countr_zero(refused)].name,
                 " has no gradient; detach it");
 }
 

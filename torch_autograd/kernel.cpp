@@ -60,7 +60,7 @@ void call_not_differentiable(const BoundOperator& bound, const c10::OperatorHand
     const Input& input = bound.op.inputs[i];
     if (c10::GradMode::is_enabled())
       for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-        TORCH_CHECK(!tensor.requires_grad(), "fusedops.", bound.op.name, ": ", input.name,
+        TORCH_CHECK(!tensor.requires_grad(), "fusedops.", public_name(bound.op), ": ", input.name,
                     " has no gradient; call it under torch.no_grad()");
       });
     if (!input.updated) continue;

@@ -139,7 +139,7 @@ void require_device(const Operator& op, const Arguments& arguments, Device devic
     for (size_t item = 0; const Device other : devices(i)) {
       if (!(other == device)) {
         const std::string place = op.inputs[i].kind == Kind::list ? "[" + std::to_string(item) + "]" : "";
-        require(Status::error("fusedops.", op.name, ": ", op.inputs[i].name, place, " must be on ",
+        require(Status::error("fusedops.", public_name(op), ": ", op.inputs[i].name, place, " must be on ",
                               op.inputs[first_tensor(op)].name, "'s device, ", name_of(device), "; got ",
                               name_of(other)));
       }
@@ -182,7 +182,7 @@ Status check_distinct(const Input& input, const Operator& op, const View& view) 
     const auto [stride, size] = dims[d];
     if (size > 1 && stride < extent)
       return Status::error(
-          "fusedops.", op.name, ": ", input.name,
+          "fusedops.", public_name(op), ": ", input.name,
           " must have an element of memory for each of its own, to be updated; got elements that share memory");
     extent += (size - 1) * stride;
   }
@@ -208,7 +208,7 @@ Status check_shared(const Operator& op, const Arguments& arguments) {
       if (j == i || !arguments.inputs[j] || !has_layout(arguments.views[j], op.inputs[j].layout)) continue;
       const auto [other_begin, other_end] = range_of(arguments.views[j]);
       if (begin < other_end && other_begin < end)
-        return Status::error("fusedops.", op.name, ": ", mutated.name,
+        return Status::error("fusedops.", public_name(op), ": ", mutated.name,
                              " must have memory of its own, to be updated; got memory within the range of ",
                              op.inputs[j].name, "'s");
     }

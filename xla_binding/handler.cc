@@ -79,7 +79,7 @@ class Execution {
     // The size is part of the program, which may be older than this library.
     const size_t given = (*workspace)->size_bytes(), needed = op_.workspace ? op_.workspace(call_) : 0;
     if (given < needed)
-      return ffi::Error::InvalidArgument(std::string("fusedops.") + op_.name +
+      return ffi::Error::InvalidArgument(std::string("fusedops.") + public_name(op_) +
                                          ": the workspace of the program must have " + std::to_string(needed) +
                                          " bytes in this version, so export it again; got " + std::to_string(given));
     if (const ffi::Error error = check_mutated(results); error.failure()) return error;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusedops.checks import optional_count, optional_number
-from fusedops.functions.common import Refused, Tensor, integers_of, ops, renamed, ring_of_context, seed_of
+from fusedops.functions.common import Refused, Tensor, integers_of, ops, ring_of_context, seed_of
 from fusedops.functions.refusal import refuse
 
 
@@ -137,13 +137,10 @@ def attention(
     }
     offsets = integers_of("attention", "query_offset", query_offset, q)
     inputs = (q, k, v, mask, lengths, seeds, offsets, alibi, sinks, bias)
-    if not return_lse:
-        y, _ = ops.attention(*inputs, **options)
-        return y
-    try:
+    if return_lse:
         return ops.attention_lse(*inputs, **options)
-    except Exception as error:
-        raise renamed(error, "attention_lse", "attention") from None
+    y, _ = ops.attention(*inputs, **options)
+    return y
 
 
 def attention_varlen(
@@ -220,13 +217,10 @@ def attention_varlen(
         "window": optional_count("attention_varlen", "window", window),
         "softcap": softcap,
     }
-    if not return_lse:
-        y, _ = ops.attention_varlen(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
-        return y
-    try:
+    if return_lse:
         return ops.attention_varlen_lse(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
-    except Exception as error:
-        raise renamed(error, "attention_varlen_lse", "attention_varlen") from None
+    y, _ = ops.attention_varlen(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
+    return y
 
 
 def softmax(

@@ -74,7 +74,7 @@ class Pullback:
 def no_gradient(operator: Operator, name: str | None = None) -> Exception:
     what = "there is no gradient" if name is None else f"{name} has no gradient"
     of = name or "its inputs"
-    return ValueError(f"fusedops.{operator.name}: {what}; give it jax.lax.stop_gradient(x) of {of}")
+    return ValueError(f"fusedops.{operator.function}: {what}; give it jax.lax.stop_gradient(x) of {of}")
 
 
 _LINEAR = Primitive("fusedops_tangents")

@@ -56,7 +56,7 @@ def _inputs(operator: Operator, values: Sequence[Any]) -> list[list[Any]]:
     leading = found[operator.leading]
     if not leading:
         name = operator.inputs[operator.leading].name
-        raise ValueError(f"fusedops.{operator.name}: {name} must have at least one tensor; got none")
+        raise ValueError(f"fusedops.{operator.function}: {name} must have at least one tensor; got none")
     return [[x if is_array(x) else constant(x, leading[0].dtype) for x in items] for items in found]
 
 

@@ -105,7 +105,7 @@ def infer(call: Call, tensors: tuple[Shaped, ...], has_int64: bool) -> tuple[Sha
     """
     for _, shape in tensors:
         if not all(isinstance(size, int) for size in shape):
-            raise ValueError(f"fusedops.{call.name}: shapes must be known; got {shape}")
+            raise ValueError(f"fusedops.{call.operator.function}: shapes must be known; got {shape}")
     answer = inference.infer(LIBRARY, call.operator, _words(call, tensors), call.texts)
     if isinstance(answer, bytes):
         raise ValueError(answer.decode())

@@ -226,18 +226,18 @@ def _variable(operator: Operator, input: Input, item: int, value: Any) -> Any:
     if not isinstance(found, tf.Variable):
         got = type(value).__name__
         name = checks.named(input, item)
-        raise TypeError(f"fusedops.{operator.name}: {name} is updated, and must be a tf.Variable; got {got}")
+        raise TypeError(f"fusedops.{operator.function}: {name} is updated, and must be a tf.Variable; got {got}")
     return found
 
 
 def _other_dtype(operator: Operator, input: Input, item: int, expected: tf.DType, got: tf.DType) -> Exception:
     """The error for a list of several dtypes, in the core's words."""
     expects = f"{input.name}[{item}] must have {input.name}[0]'s dtype, {expected.name}"
-    return tf.errors.InvalidArgumentError(None, None, f"fusedops.{operator.name}: {expects}; got {got.name}")
+    return tf.errors.InvalidArgumentError(None, None, f"fusedops.{operator.function}: {expects}; got {got.name}")
 
 
 def _none(operator: Operator, input: Input) -> Exception:
-    sentence = f"fusedops.{operator.name}: {input.name} must have at least one tensor; got none"
+    sentence = f"fusedops.{operator.function}: {input.name} must have at least one tensor; got none"
     return tf.errors.InvalidArgumentError(None, None, sentence)
 
 
@@ -287,7 +287,7 @@ def _refuse_tapes(operator: Operator, tensors: Sequence[tf.Tensor]) -> None:
 
 
 def no_gradient(operator: Operator) -> LookupError:
-    return LookupError(f"fusedops.{operator.name}: there is no gradient; give it tf.stop_gradient(x) of its inputs")
+    return LookupError(f"fusedops.{operator.function}: there is no gradient; give it tf.stop_gradient(x) of its inputs")
 
 
 def _saved(operator: Operator) -> list[int]:

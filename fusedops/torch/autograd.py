@@ -102,7 +102,7 @@ def _not_differentiable(signature: Signature) -> Callable[..., Any]:
         for declared, given in zip(declaration.inputs, arguments, strict=False):
             for x in given if isinstance(given, (list, tuple)) else [given]:
                 if x is not None and x.requires_grad and torch.is_grad_enabled():
-                    sentence = f"fusedops.{declaration.name}: {declared.name} has no gradient"
+                    sentence = f"fusedops.{declaration.function}: {declared.name} has no gradient"
                     raise RuntimeError(f"{sentence}; call it under torch.no_grad()")
                 if declared.updated and not x.is_inference():
                     mutated.append(x)

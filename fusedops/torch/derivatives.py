@@ -111,7 +111,7 @@ class Derivative:
         for name, is_needed in wanted.items():
             gradient = gradients.get(name) if is_needed else None
             if gradient is REFUSED:
-                raise RuntimeError(f"fusedops.{self.signature.declaration.name}: {name} has no gradient; detach it")
+                raise RuntimeError(f"fusedops.{self.signature.declaration.function}: {name} has no gradient; detach it")
             result.append(gradient() if callable(gradient) else gradient)
         return result
 

@@ -21,7 +21,7 @@ def check_dense(declaration: Operator, inputs: Inputs) -> None:
             if x.layout is not torch.strided or x.is_quantized or x.is_nested:
                 layout = "nested" if x.layout is torch.strided else str(x.layout).removeprefix("torch.")
                 kind = "a quantized tensor" if x.is_quantized else layout
-                raise TypeError(f"fusedops.{declaration.name}: {name} must be a dense tensor; got {kind}")
+                raise TypeError(f"fusedops.{declaration.function}: {name} must be a dense tensor; got {kind}")
 
 
 def _tensors(declaration: Operator, inputs: Inputs) -> Iterator[tuple[str, torch.Tensor]]:
@@ -50,7 +50,7 @@ def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> N
             if not internals.is_distributed(x) and x.numel() != 1:  # DTensor accepts a tensor of one element
                 placed = f"torch.distributed.tensor.distribute_tensor({name}, {distributed[0]}.device_mesh, placements)"
                 raise TypeError(
-                    f"fusedops.{declaration.name}: {name} must be a DTensor beside {distributed[0]}; "
+                    f"fusedops.{declaration.function}: {name} must be a DTensor beside {distributed[0]}; "
                     f"got {type(x).__name__}: pass {placed}"
                 ) from error
     if not isinstance(error, (TypeError, NotImplementedError)):
@@ -60,7 +60,7 @@ def _check_classes(declaration: Operator, inputs: Inputs, error: Exception) -> N
             advice = f": pass {name}.full_tensor()" if name in distributed else ""
             expected = "a torch.Tensor, or of a class that runs fused operators"
             raise TypeError(
-                f"fusedops.{declaration.name}: {name} must be {expected}; got {type(x).__name__}{advice}"
+                f"fusedops.{declaration.function}: {name} must be {expected}; got {type(x).__name__}{advice}"
             ) from error
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.attention import ReturningLse
 from tests.helpers.frameworks import Backend
 from tests.helpers.specification import Bad, Like, Specification
 from tests.specifications import SPECIFICATIONS
@@ -33,8 +34,8 @@ def as_function(backend: Backend, operator: Specification, bad: Bad) -> tuple[Ca
 
 def graph_message(operator: Specification, bad: Bad) -> str:
     """A pattern of the sentence as a kernel or the framework says it, which know a function by the name of the operator
-    that it calls."""
-    names = f"{operator.function}|{operator.operator}"
+    that it calls, unless that declares the function's."""
+    names = operator.function if isinstance(operator, ReturningLse) else f"{operator.function}|{operator.operator}"
     sentence = re.escape(bad.sentence).replace("'", r"\\*'")  # PyTorch may quote it, once or twice
     return sentence.replace(operator.function, f"({names})", 1)
 

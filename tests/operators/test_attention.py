@@ -152,6 +152,34 @@ def on_a_cpu(backend):
         pytest.skip("GPU: it clamps them, since it cannot raise")
 
 
+@pytest.mark.parametrize("mode", ["eager", "traced", "xla"])
+@pytest.mark.parametrize("function", ["attention", "attention_varlen"])
+def test_errors_of_calls_with_lse(any_backend, function, mode, random):
+    """They name the public function, wherever they are raised: its operator has a name of its own."""
+    on_a_cpu(any_backend)
+    if mode == "xla" and any_backend.framework != "tf":
+        pytest.skip("JAX: always by XLA; PyTorch: it has none")
+    x = any_backend.tensor(normal(random, 7, 1, 4), "float32")
+    number = any_backend.from_numpy(np.array([0, 3, 8], np.int32))
+    if function == "attention":
+        inputs, number = {}, any_backend.from_numpy(np.array(8, np.int32))
+        sentence = "lengths must be in [0, 7], the number of keys; got 8 for sequence 0"
+    else:
+        inputs = {"offsets_q": any_backend.from_numpy(np.array([0, 3, 7], np.int32))}
+        sentence = "offsets_k must end with the number of positions, 7; got 8 at position 2"
+    name = "lengths" if function == "attention" else "offsets_k"
+
+    def call(x, number):
+        return any_backend.call(function, {**dict.fromkeys("qkv", x), **inputs, name: number}, {"return_lse": True})
+
+    if mode == "xla":
+        call = any_backend.tf.function(call, jit_compile=True)
+    elif mode == "traced":
+        call = any_backend.traced(call)
+    with pytest.raises(any_backend.errors, match=re.escape(f"fusedops.{function}: {sentence}")):
+        [any_backend.to_numpy(y) for y in call(x, number)]
+
+
 @pytest.mark.parametrize("number", [-1, 8])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("name", ["lengths", "query_offset"])

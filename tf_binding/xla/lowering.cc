@@ -140,8 +140,9 @@ class Lowering : public tensorflow::XlaOpKernel {
       // XLA passes such a tensor in a buffer of the largest size, and the kernel would read beyond the tensor.
       if (operand.is_dynamic())
         return absl::UnimplementedError(absl::StrCat(
-            "fusedops.", op_.name, ": under XLA the shapes of inputs must not depend on the values of tensors; got ",
-            operand.ToString(), ". Leave jit_compile off for what computes this shape, such as tf.boolean_mask"));
+            "fusedops.", public_name(op_),
+            ": under XLA the shapes of inputs must not depend on the values of tensors; got ", operand.ToString(),
+            ". Leave jit_compile off for what computes this shape, such as tf.boolean_mask"));
       xla::LayoutUtil::SetToDefaultLayout(&operand);
     }
     return absl::OkStatus();

@@ -72,8 +72,9 @@ std::string json(const Operator& op) {
            ", \"gradients\": " + json_list(s.gradients, gradient) + ", \"if_wanted\": " + text(s.if_wanted) +
            ", \"if_given\": " + text(s.if_given) + ", \"attributes\": " + json_list(s.attributes, passed) + "}";
   };
-  return "{\"name\": " + quoted(op.name) + ", \"type\": " + quoted(type_name(op.name)) +
-         ", \"inputs\": " + json_list(op.inputs, input) + ", \"outputs\": " + json_list(op.outputs, output) +
+  return "{\"name\": " + quoted(op.name) + ", \"function\": " + quoted(public_name(op)) +
+         ", \"type\": " + quoted(type_name(op.name)) + ", \"inputs\": " + json_list(op.inputs, input) +
+         ", \"outputs\": " + json_list(op.outputs, output) +
          ", \"attributes\": " + json_list(op.attributes, attribute) + ", \"axes\": " + json_list(op.axes, axes) +
          ", \"derivative\": " + json_list(op.derivative, step) + ", \"autocast\": " + (op.autocast ? "true" : "false") +
          ", \"differentiable\": " + (is_differentiable(op) ? "true" : "false") + "}";

@@ -24,9 +24,9 @@ inline std::string bounds_text(const Attribute& attribute) {
   return "in [" + from + ", " + to + (is_open ? ")" : "]");
 }
 
-// fusedops.<op>: <attribute> must be <expected>; got <got>
+// fusedops.<function>: <attribute> must be <expected>; got <got>
 inline Status must_be(const Rule& rule, const char* attribute, const std::string& expected, const std::string& got) {
-  return Status::error("fusedops.", rule.op.name, ": ", attribute, " must be ", expected, "; got ", got);
+  return Status::error("fusedops.", public_name(rule.op), ": ", attribute, " must be ", expected, "; got ", got);
 }
 
 }  // namespace fusedops

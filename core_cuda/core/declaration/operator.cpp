@@ -67,7 +67,7 @@ Status Rule::infer() {
   FUSEDOPS_TRY(op.rule(*this));
   for (size_t i = 0; i < op.outputs.size(); ++i)
     if (outputs[i].dtype == DType::other)
-      return Status::error("fusedops.", op.name, ": its rule must set the shape and dtype of the output ",
+      return Status::error("fusedops.", public_name(op), ": its rule must set the shape and dtype of the output ",
                            op.outputs[i].name, "; got no dtype");
   return {};
 }
@@ -84,7 +84,7 @@ const Parts* parts_of(const Operator& op) {
 }
 
 std::string out_of_memory(const Operator& op) {
-  return std::string("fusedops.") + op.name +
+  return std::string("fusedops.") + public_name(op) +
          ": CPU out of memory. The call could not allocate its scratch memory; give it smaller tensors";
 }
 
@@ -109,7 +109,7 @@ bool parse(Type type, std::string_view text, Value* value) {
 std::string attribute_sentence(const Operator& op, int attribute, std::string_view got) {
   static constexpr const char* kExpected[] = {"a number", "an integer", "a bool", "a string", "a list of numbers"};
   const Attribute& declared = op.attributes[attribute];
-  return Status::error("fusedops.", op.name, ": ", declared.name, " must be ",
+  return Status::error("fusedops.", public_name(op), ": ", declared.name, " must be ",
                        kExpected[static_cast<int>(declared.type)], "; got ", got)
       .sentence();
 }

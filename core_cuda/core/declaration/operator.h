@@ -162,7 +162,7 @@ const Operator& built_in() {
 // unlike TensorFlow's 32-bit float attributes.
 FUSEDOPS_EXPORT bool parse(Type type, std::string_view text, Value* value);
 
-// fusedops.<op>: <attribute> must be <its type>; got <got>
+// fusedops.<function>: <attribute> must be <its type>; got <got>
 FUSEDOPS_EXPORT std::string attribute_sentence(const Operator& op, int attribute, std::string_view got);
 
 }  // namespace fusedops

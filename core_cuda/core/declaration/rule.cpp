@@ -47,7 +47,7 @@ std::string Rule::show(const Shape& shape) const {
 Status Rule::must(int input, std::string_view expected, std::string_view got, int64_t item) const {
   std::string place;
   if (item != kNotInList) place.append("[").append(std::to_string(item)).append("]");
-  return Status::error("fusedops.", op.name, ": ", input_name(input), place, " must ", expected, "; got ", got);
+  return Status::error("fusedops.", public_name(op), ": ", input_name(input), place, " must ", expected, "; got ", got);
 }
 
 Status Rule::check_rank(int input, int rank, int64_t item) const {

@@ -196,8 +196,12 @@ struct Signature {
   ShortList<Output, kMaxOutputs> outputs = {};
   AttributeList attributes = {};
   AxesList axes = {};
-  bool autocast = false;  // computes in the autocast dtype where PyTorch has one
+  bool autocast = false;           // computes in the autocast dtype where PyTorch has one
+  const char* function = nullptr;  // the public function that calls it, if that has another name
 };
+
+// The name in errors, which users read: that of the public function.
+constexpr const char* public_name(const Signature& op) { return op.function ? op.function : op.name; }
 
 // True if the operator mutates inputs or takes lists. Such an operator is not differentiable and not mapped over rows.
 inline bool has_effects_or_lists(const Signature& op) {

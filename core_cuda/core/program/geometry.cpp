@@ -75,7 +75,7 @@ Status Geometry::of(const Call& call, Geometry* geometry) {
   Group groups[kMaxRank];
   const int count = groups_of(call, groups);
   if (count > kMaxRowDims + 1)
-    return Status::error("fusedops.", call.op.name, ": the inputs must broadcast along at most ",
+    return Status::error("fusedops.", public_name(call.op), ": the inputs must broadcast along at most ",
                          std::to_string(kMaxRowDims + 1),
                          " groups of neighbouring dimensions, each of which an input has or lacks as a whole; got ",
                          std::to_string(count));

@@ -67,6 +67,7 @@ inline constexpr Signature kAttention{
 // The same operator with lse as a differentiable result. It is a separate operator, since the backward of a saved
 // output needs no gradient of it.
 consteval Signature returning_lse(Signature op, const char* name) {
+  op.function = op.name;
   op.name = name;
   op.outputs = {op.outputs[0], {op.outputs[1].name, op.outputs[1].dtype}};
   return op;

@@ -400,7 +400,7 @@ class Backward {
 
 Status attention_backward_cpu(const Call& arguments) {
   const Attention call = Attention::of(arguments);
-  FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
+  FUSEDOPS_TRY(cpu::check_sequences(call, public_name(arguments.op)));
   if (call.dy_zeros) std::memset(arguments.workspace, 0, call.dy_zeros);
   return dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

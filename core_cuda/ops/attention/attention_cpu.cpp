@@ -401,7 +401,7 @@ Status check_sequences(const Attention& call, const char* op) {
 
 Status attention_cpu(const Call& arguments) {
   const Attention call = Attention::of(arguments);
-  FUSEDOPS_TRY(cpu::check_sequences(call, arguments.op.name));
+  FUSEDOPS_TRY(cpu::check_sequences(call, public_name(arguments.op)));
   return dispatch(call.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (cpu::has_sequence(call, /*expected=*/false)) cpu::run_tasks(cpu::Forward<T>(call), arguments);

@@ -189,7 +189,7 @@ class Experts {
 
   Status sort() const {
     if (slots_ > std::numeric_limits<int32_t>::max())
-      return Status::error("fusedops.", call_.op.name, ": index must have less than 2147483648 elements; got ",
+      return Status::error("fusedops.", public_name(call_.op), ": index must have less than 2147483648 elements; got ",
                            std::to_string(slots_));
     return run_step(ExpertOrder{index_, per_token_, offsets_, order_, tokens_, slot_rows_, tiles_});
   }

@@ -93,7 +93,7 @@ Status check(const char* op, const Groups& groups) {
 template <class Product>
 Status run_on_cpu(const Call& call) {
   const Product product = Product::of(call);
-  FUSEDOPS_TRY(check(call.op.name, product.groups));
+  FUSEDOPS_TRY(check(public_name(call.op), product.groups));
   return multiply_groups_cpu(product, call.context);
 }
 

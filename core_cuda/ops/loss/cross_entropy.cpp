@@ -33,7 +33,7 @@ Status forward_rows(const Call& call) {
   const auto logits = logits_of<T>(*call.inputs[kLogits]);
   const Losses<A> losses(call, kAt, logits.rows, logits.columns);
   return cpu::finish_losses(
-      losses, call.op.name, call.context, 50 + logits.columns / 2, static_cast<A*>(call.workspace),
+      losses, public_name(call.op), call.context, 50 + logits.columns / 2, static_cast<A*>(call.workspace),
       [&](int64_t row) { return cpu::row_stats(losses, logits.row(row), losses.first_class, logits.columns); },
       [&](int64_t row, int64_t label) { return to_compute(logits.row(row)[losses.column_of(label)]); });
 }
@@ -49,7 +49,7 @@ Status backward_rows(const Call& call) {
   const auto logits = logits_of<T>(*call.inputs[kBackwardLogits]);
   const LossGradient<A> gradient(call, kBackwardAt, logits.rows, logits.columns);
   T* const dlogits = call.output<T>(output_of(kCrossEntropyBackward, "dlogits"));
-  FUSEDOPS_TRY(cpu::check_labels(gradient, call.op.name));
+  FUSEDOPS_TRY(cpu::check_labels(gradient, public_name(call.op)));
   const bool streamed = cpu::is_streamed(logits.rows * logits.columns * sizeof(T));
   call.context.parallel_for(logits.rows, 50 + logits.columns / 2, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

@@ -50,7 +50,7 @@ size_t backward_workspace(const Call& call) {
 struct Cpu {
   template <class A>
   static Status check_labels(const LossRows<A>& rows, const Call& call) {
-    return cpu::check_labels(rows, call.op.name);
+    return cpu::check_labels(rows, public_name(call.op));
   }
 
   static Status multiply(const Matmul& product, void*, const Context& context) {
@@ -99,7 +99,7 @@ struct Cpu {
 
   template <class A>
   static Status count(const Losses<A>& losses, const LossMemory<A>&, const Call& call) {
-    return cpu::store_count(losses, call.op.name);
+    return cpu::store_count(losses, public_name(call.op));
   }
 
   template <class A>
@@ -117,7 +117,7 @@ struct Cpu {
 
   template <class A>
   static Status finish(const Losses<A>& losses, const LossMemory<A>& memory, const Call& call) {
-    return cpu::finish_losses(losses, call.op.name, call.context, 50, memory.losses, sums_of(losses, memory),
+    return cpu::finish_losses(losses, public_name(call.op), call.context, 50, memory.losses, sums_of(losses, memory),
                               label_logit_of(memory));
   }
 

@@ -44,7 +44,7 @@ Status forward_rows(const Call& call) {
   const LinearLogits linear(call, kLogProbAt, LinearLogits::by_columns);
   const LogProbs<A> results(call, linear.rows, linear.columns);
   const LossMemory<A> memory(linear, call.workspace);
-  FUSEDOPS_TRY(cpu::check_labels(results, call.op.name));
+  FUSEDOPS_TRY(cpu::check_labels(results, public_name(call.op)));
   FUSEDOPS_TRY(sum_logits_cpu<T>(linear, results, memory, call.context));
   call.context.parallel_for(linear.rows, 50, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
@@ -62,7 +62,7 @@ template <class T>
 Status backward_rows(const Call& call) {
   const LossProducts products(call, kLogProbBackwardAt, LinearLogits::by_columns, call.workspace);
   const LossGradient<compute_t<T>> gradient(call, kLossAt, products.linear.rows, products.linear.columns);
-  FUSEDOPS_TRY(cpu::check_labels(gradient, call.op.name));
+  FUSEDOPS_TRY(cpu::check_labels(gradient, public_name(call.op)));
   return differentiate_logits_cpu<T>(products, gradient, call.context);
 }
 

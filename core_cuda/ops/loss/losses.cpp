@@ -47,7 +47,7 @@ Status check_classes(const Rule& rule, const LossArguments& at, const Shape& log
   const bool is_known = logits.ranked && logits.dims[logits.rank - 1] >= 0;
   const int64_t least = first + (is_known ? logits.dims[logits.rank - 1] : 0);
   if (classes == 0 ? first == 0 : classes >= least) return {};
-  return Status::error("fusedops.", rule.op.name, ": classes must be at least ", std::to_string(least),
+  return Status::error("fusedops.", public_name(rule.op), ": classes must be at least ", std::to_string(least),
                        ", first_class and the classes of the logits; got ", std::to_string(classes));
 }
 

@@ -13,7 +13,7 @@ Status find_seq_dim(const Rule& rule, const RotaryPlaces& at, int* place) {
   if (given >= 0 && !x.ranked) return {};
   const int64_t from_last = given < 0 ? given : given - x.rank;
   if (from_last != -3 && from_last != -2)
-    return Status::error("fusedops.", rule.op.name, ": seq_dim must be -3 or -2; got ", std::to_string(given));
+    return Status::error("fusedops.", public_name(rule.op), ": seq_dim must be -3 or -2; got ", std::to_string(given));
   *place = static_cast<int>(from_last);
   if (!x.ranked || x.rank >= -from_last) return {};
   return rule.must(at.x, "have at least " + std::to_string(-from_last) + " dimensions", "shape " + rule.show(x));

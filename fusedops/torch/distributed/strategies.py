@@ -133,8 +133,8 @@ class _Call:
         if not found:
             names = " and ".join(x.name for x in self.declaration.inputs if x.updated)
             raise ValueError(
-                f"fusedops.{self.declaration.name}: {names} must be sharded as the result of the other inputs is, or "
-                "replicated; got placements that would need another layout of what is updated in place"
+                f"fusedops.{self.declaration.function}: {names} must be sharded as the result of the other inputs is, "
+                "or replicated; got placements that would need another layout of what is updated in place"
             )
         return OpStrategy(found)
 
