@@ -86,6 +86,13 @@ def optional_count(function: str, name: str, value: Any) -> int:
     return int(value)
 
 
+def flag(function: str, name: str, value: Any) -> bool:
+    """An option of a public function that is a bool, and no attribute of an operator."""
+    if value is not True and value is not False:
+        raise TypeError(f"fusedops.{function}: {name} must be {_ALLOWED['bool'][0]}; got {repr(value)[:80]}")
+    return value
+
+
 def check_attribute(operator: Operator, attribute: Attribute, value: Any) -> None:
     """Raises TypeError for another type, and ValueError, in the core's words, for a string not in the choices."""
     expected, allowed = _ALLOWED[attribute.type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusedops.checks import optional_count, optional_number
+from fusedops.checks import flag, optional_count, optional_number
 from fusedops.functions.common import Refused, Tensor, integers_of, ops, ring_of_context, seed_of
 from fusedops.functions.refusal import refuse
 
@@ -112,6 +112,7 @@ def attention(
     """
     if more or others:
         refuse("attention", more, others)
+    with_lse = flag("attention", "return_lse", return_lse)
     ring = ring_of_context(
         "attention",
         mask=mask,
@@ -137,7 +138,7 @@ def attention(
     }
     offsets = integers_of("attention", "query_offset", query_offset, q)
     inputs = (q, k, v, mask, lengths, seeds, offsets, alibi, sinks, bias)
-    if return_lse:
+    if with_lse:
         return ops.attention_lse(*inputs, **options)
     y, _ = ops.attention(*inputs, **options)
     return y
@@ -210,6 +211,7 @@ def attention_varlen(
     """
     if more or others:
         refuse("attention_varlen", more, others)
+    with_lse = flag("attention_varlen", "return_lse", return_lse)
     ring_of_context("attention_varlen", offsets_q=offsets_q)
     options: dict[str, Any] = {
         "causal": causal,
@@ -217,7 +219,7 @@ def attention_varlen(
         "window": optional_count("attention_varlen", "window", window),
         "softcap": softcap,
     }
-    if return_lse:
+    if with_lse:
         return ops.attention_varlen_lse(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
     y, _ = ops.attention_varlen(q, k, v, offsets_q, offsets_k, alibi, sinks, **options)
     return y

@@ -180,6 +180,19 @@ def test_errors_of_calls_with_lse(any_backend, function, mode, random):
         [any_backend.to_numpy(y) for y in call(x, number)]
 
 
+@pytest.mark.parametrize("value", [1, None, "yes"])
+@pytest.mark.parametrize("name", ["attention", "attention_varlen"])
+def test_return_lse_must_be_a_bool(any_backend, name, value, random):
+    x = any_backend.tensor(normal(random, 7, 1, 4), "float32")
+    inputs: dict = dict.fromkeys("qkv", x)
+    if name == "attention_varlen":
+        inputs |= dict.fromkeys(("offsets_q", "offsets_k"), any_backend.from_numpy(np.array([0, 7], np.int32)))
+    for option in ("return_lse", "causal"):
+        sentence = f"fusedops.{name}: {option} must be a bool; got {value!r}"
+        with pytest.raises(TypeError, match=re.escape(sentence)):
+            any_backend.call(name, inputs, {option: value})
+
+
 @pytest.mark.parametrize("number", [-1, 8])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("name", ["lengths", "query_offset"])
