@@ -35,7 +35,7 @@ class Experts(FusedLayer, keras.layers.Layer):
     Call arguments:
         inputs: [..., columns].
         index: int32 or int64 [..., K], the experts of each token. One outside of [0, E) contributes nothing.
-        weight: [..., K].
+        weight: [..., K], of the inputs' dtype or float32, which is not rounded to the layer's compute dtype.
 
     Returns:
         [..., columns] in the layer's compute dtype.
@@ -71,6 +71,9 @@ class Experts(FusedLayer, keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.limit, self.alpha, self.shift, self.interleaved = limit, alpha, shift, interleaved
+        # Keras would round `weight` to the layer's dtype.
+        self._convert_input_args = False
+        self._allow_non_tensor_positional_args = True
 
     def build(self, inputs_shape: Any, index_shape: Any = None, weight_shape: Any = None) -> None:
         columns = inputs_shape[-1]
@@ -88,6 +91,8 @@ class Experts(FusedLayer, keras.layers.Layer):
             setattr(self, f"{name}_bias", bias)
 
     def call(self, inputs: Any, index: Any, weight: Any) -> Any:
+        inputs = self.dtype_policy.convert_input(inputs, self.autocast, self.input_dtype)
+        index, weight = keras.ops.convert_to_tensor(index), self._of_router(weight, inputs)
         name = activations.fused_name(self.activation)
         assert name is not None  # checked by __init__
         given = {x: getattr(self, x) for w in _WEIGHTS for x in (w, f"{w}_bias")}
@@ -107,6 +112,12 @@ class Experts(FusedLayer, keras.layers.Layer):
             alpha=self.alpha,
             shift=self.shift,
         )
+
+    def _of_router(self, weight: Any, inputs: Any) -> Any:
+        """The router's weights as the kernel takes them beside the inputs: float32 beside 16 bits."""
+        weight, own = keras.ops.convert_to_tensor(weight), keras.backend.standardize_dtype(inputs.dtype)
+        found, wide = keras.backend.standardize_dtype(weight.dtype), "float64" if own == "float64" else "float32"
+        return keras.ops.cast(weight, wide) if self.autocast and found not in (own, wide) else weight
 
     def compute_output_shape(self, inputs_shape: Any, index_shape: Any = None, weight_shape: Any = None) -> Any:
         return inputs_shape
