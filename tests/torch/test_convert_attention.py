@@ -188,7 +188,7 @@ PACKED = [0, 4, LENGTH]
 
 
 @pytest.mark.parametrize(
-    ("name", "described_by"), [("gpt_oss", "offsets"), ("granite_swa", "positions"), ("granite_swa", "offsets")]
+    ("name", "described_by"), [*itertools.product(("gpt_oss", "granite_swa"), ("positions", "offsets"))]
 )
 def test_packed_sequences_with_sinks(torch, fo, build, varlen, name, described_by):
     """The logits are those of each sequence alone, and so are the gradients of the sinks, with a window and without."""
@@ -217,6 +217,45 @@ def test_packed_sequences_with_sinks(torch, fo, build, varlen, name, described_b
     converted(fo, model)
     assert difference(results(model(ids, **inputs, use_cache=False).logits), plain) <= LIMIT
     assert [x.tolist() for x in varlen] == [PACKED] * 2 and sinks
+
+
+def test_positions_that_a_model_only_passes_on(torch, fo, build, varlen):
+    """gpt-oss makes its masks without them: converted, it finds packed sequences in them, in every row of a batch."""
+    model = converted(fo, build("gpt_oss", sliding_window=WINDOW))
+    ids = tokens(torch, model.device)["input_ids"][:2]
+    positions = torch.tensor([*range(4), *range(LENGTH - 4)], device=ids.device)[None]
+    parts = [*itertools.starmap(slice, itertools.pairwise(PACKED))]
+    expected = torch.cat([model(ids[:, part], use_cache=False).logits for part in parts], 1)
+    assert not varlen
+    for given in (positions, positions.expand(2, -1)):
+        got = model(ids, position_ids=given, use_cache=False).logits
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert [x.tolist() for x in varlen] == [[0, 4, LENGTH, LENGTH + 4, 2 * LENGTH]] * 4
+    varlen.clear()
+    embedded = {"inputs_embeds": model.get_input_embeddings()(ids), "position_ids": positions}
+    torch.testing.assert_close(model(**embedded, use_cache=False).logits, expected, rtol=1e-4, atol=1e-5)
+    assert len(varlen) == 2
+    whole = model(ids, use_cache=False).logits
+    for rising in (None, torch.arange(LENGTH, device=ids.device)[None]):
+        assert model(ids, position_ids=rising, use_cache=False).logits.equal(whole)
+    masked = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    assert not masked.allclose(expected, rtol=1e-2) and len(varlen) == 2
+    fo.revert(model)
+    assert not model(ids, position_ids=positions, use_cache=False).logits.allclose(expected, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "passes"),
+    {"gpt_oss.GptOssModel": True, "llama.LlamaModel": False, "gemma3.Gemma3TextModel": False}.items(),
+)
+def test_models_that_only_pass_positions_on(torch_cpu, transformers, model, passes):
+    import inspect
+
+    from fusedops.torch.conversion.hf import positions
+
+    family, _, name = model.partition(".")
+    kind = getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
+    assert positions._only_passes_on(inspect.unwrap(kind.forward)) is passes
 
 
 @pytest.mark.parametrize("name", ["fusedops", "fusedops_full_masks"])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.masking_utils import bidirectional_mask_function as bidirectional_mask_function
     from transformers.masking_utils import causal_mask_function as causal_mask_function
+    from transformers.masking_utils import find_packed_sequence_indices as find_packed_sequence_indices
     from transformers.masking_utils import prepare_padding_mask as prepare_padding_mask
     from transformers.masking_utils import sdpa_mask as sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as ALL_ATTENTION_FUNCTIONS
@@ -40,6 +41,7 @@ else:
             "bidirectional_mask_function": "transformers.masking_utils",
             "can_return_tuple": "transformers.utils",
             "causal_mask_function": "transformers.masking_utils",
+            "find_packed_sequence_indices": "transformers.masking_utils",
             "is_tracing": "transformers.utils.import_utils",
             "prepare_padding_mask": "transformers.masking_utils",
             "sdpa_attention_forward": "transformers.integrations.sdpa_attention",

@@ -30,6 +30,7 @@ from torch import Tensor
 from fusedops.torch.conversion.hf.internals import (
     bidirectional_mask_function,
     causal_mask_function,
+    find_packed_sequence_indices,
     is_tracing,
     prepare_padding_mask,
     sdpa_mask,
@@ -148,6 +149,12 @@ def _enclosed(function: Any, maker: str) -> Mapping[str, Any]:
     if not is_made or not function.__qualname__.startswith(f"{maker}.<locals>."):
         return {}
     return inspect.getclosurevars(function).nonlocals
+
+
+def offsets_of(positions: Tensor, batch: int) -> Tensor | None:
+    """The offsets of packed sequences, from positions [B or 1, T] that restart, as transformers finds them; else None."""
+    numbers = None if positions.dim() != 2 else find_packed_sequence_indices(positions.expand(batch, -1))
+    return None if numbers is None or is_tracing(numbers) else _offsets(numbers)
 
 
 def _offsets(numbers: Tensor) -> Tensor:

@@ -4,6 +4,9 @@ Without an `attention_mask` and a cache, transformers searches the positions for
 GPU, and compiled code, which cannot read values, gets a full mask. A model that gets no `position_ids` counts positions
 from the first token on, so there are no packed sequences. If it gets their offsets, as `cu_seq_lens_q`, the attention
 needs no mask of them. The counterpart's `forward` is then the same code with mask functions that ignore the positions.
+
+Some models, such as gpt-oss, make their masks without the positions, and only pass them on to the attention, where
+transformers' flash attention searches them. For these the counterpart searches positions that it gets.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ import ast
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CellType, FunctionType
 from typing import Any
 
+import torch
+
 from fusedops.conversion import UnknownClass
 from fusedops.torch.conversion import source
-from fusedops.torch.conversion.hf import implementation
+from fusedops.torch.conversion.hf import implementation, masks
 from fusedops.torch.conversion.hf.code import copied, with_global
 from fusedops.torch.conversion.hf.layer import HFLayer
 
@@ -44,13 +49,24 @@ class OwnPositions(HFLayer):
         for name in _masks(plain):
             made = with_global(made, name, _without_positions(plain.__globals__[name]))
         unpacked = _wrapped_alike(theirs, plain, made)
-        number = plain.__code__.co_varnames.index(_POSITIONS) - 1  # without self
         ours = frozenset(implementation.names())
+        places = {name: plain.__code__.co_varnames.index(name) - 1 for name in _parameters(plain)}  # without self
+        searches = _only_passes_on(plain)
 
         @functools.wraps(theirs)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            given = args[number] if len(args) > number else kwargs.get(_POSITIONS)
-            has_offsets = kwargs.get("cu_seq_lens_q") is not None and self.config._attn_implementation in ours
+            def argument(name: str) -> Any:
+                place = places.get(name, len(args))
+                return args[place] if place < len(args) else kwargs.get(name)
+
+            given = argument(_POSITIONS)
+            is_ours = self.config._attn_implementation in ours
+            has_offsets = kwargs.get("cu_seq_lens_q") is not None and is_ours
+            if searches and is_ours and given is not None and not has_offsets and not torch.compiler.is_compiling():
+                if argument("attention_mask") is None and argument("past_key_values") is None:
+                    ids = argument("input_ids")
+                    offsets = masks.offsets_of(given, (argument("inputs_embeds") if ids is None else ids).shape[0])
+                    kwargs |= {} if offsets is None else {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
             return (unpacked if given is None or has_offsets else theirs)(self, *args, **kwargs)
 
         return {"forward": forward}
@@ -61,8 +77,7 @@ def makes_own(kind: type) -> bool:
     plain = inspect.unwrap(vars(kind)["forward"])
     if not isinstance(plain, FunctionType) or not _masks(plain):
         return False
-    code = plain.__code__
-    if _POSITIONS not in code.co_varnames[: code.co_argcount]:
+    if _POSITIONS not in _parameters(plain):
         return False
     try:
         tree, _ = source.tree_of(plain)
@@ -71,6 +86,28 @@ def makes_own(kind: type) -> bool:
     made = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and _is_stored(node.targets[0])]
     stored = [node for node in ast.walk(tree) if _is_stored(node)]
     return 0 < len(made) == len(stored) and all(_COUNTED.fullmatch(ast.unparse(node.value)) for node in made)
+
+
+def _parameters(plain: FunctionType) -> tuple[str, ...]:
+    return plain.__code__.co_varnames[: plain.__code__.co_argcount]
+
+
+def _only_passes_on(plain: FunctionType) -> bool:
+    """True if a `forward` hands positions and further arguments to its layers, and no positions to its masks."""
+    tree, _ = source.tree_of(plain)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    of_masks = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id in _MASKS]
+    keys = [key for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys]  # of `**mask_kwargs`
+    if _has_positions(keys) or any(_has_positions(ast.walk(node)) for node in of_masks):
+        return False
+    named = ([item.arg for item in node.keywords] for node in calls)
+    return any(_POSITIONS in names and None in names for names in named)
+
+
+def _has_positions(nodes: Iterable[ast.AST | None]) -> bool:
+    """True if one is the variable, the string or an argument of this name."""
+    found = ((getattr(node, "id", None), getattr(node, "value", None), getattr(node, "arg", None)) for node in nodes)
+    return any(_POSITIONS in names for names in found)
 
 
 def _is_stored(node: ast.AST) -> bool:
