@@ -308,6 +308,49 @@ def test_an_attention_with_an_unknown_argument(torch_cpu, fo, build, capsys, mon
     assert model.config._attn_implementation == "eager"
 
 
+@pytest.mark.parametrize("described_by", ["positions", "offsets", "both"])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_packed_sequences_in_full_masks(torch, fo, build, compiles, described_by):
+    """Llama 4 keeps transformers' masks, of chunks that begin with a sequence: offsets alone find their places, too."""
+    model = build("llama4_text", attention_chunk_size=WINDOW)
+    ids = tokens(torch, model.device)["input_ids"][:1]
+    parts = [*itertools.starmap(slice, itertools.pairwise(PACKED))]
+    plain = torch.cat([model(ids[:, part], use_cache=False).logits for part in parts], 1)
+    offsets = torch.tensor(PACKED, dtype=torch.int32, device=ids.device)
+    positions = {"position_ids": torch.tensor([*range(4), *range(LENGTH - 4)], device=ids.device)[None]}
+    inputs = {} if described_by == "offsets" else positions
+    if described_by != "positions":
+        inputs |= {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+    converted(fo, model)
+    assert model.config._attn_implementation == "fusedops_full_masks"
+    torch.compiler.reset()  # compilations of other cases count against the limit, too
+    run = torch.compile(model, backend="eager", fullgraph=True) if compiles else model
+    torch.testing.assert_close(run(ids, **inputs, use_cache=False).logits, plain, rtol=1e-4, atol=1e-5)
+    if described_by == "offsets":
+        by_place = model.lm_head(model.model(ids, None, None, None, None, False, **inputs)[0])
+        torch.testing.assert_close(by_place, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float64"])
+def test_offsets_beside_a_full_mask(torch, transformers, fo, dtype):
+    """Both hold: a mask that knows no sequences, such as that of an image's blocks, does not join them."""
+    from fusedops.torch.conversion.hf import attention
+
+    module = SimpleNamespace(is_causal=True, training=False, num_key_value_groups=1)
+    q, k, v = (torch.randn(1, 4, LENGTH, 8, dtype=torch.float64) for _ in range(3))
+    offsets = torch.tensor(PACKED, dtype=torch.int32)
+    visible = (torch.rand(1, 1, LENGTH, LENGTH) < 0.5) | torch.eye(LENGTH, dtype=torch.bool)
+    mask = visible
+    if dtype != "bool":
+        mask = q.new_zeros(visible.shape).masked_fill(~visible, -1e300)
+    attend = attention.ALL_ATTENTION_FUNCTIONS["fusedops"]
+    y, _ = attend(module, q, k, v, mask, scaling=0.3, cu_seq_lens_q=offsets, cu_seq_lens_k=offsets)
+    for part in itertools.starmap(slice, itertools.pairwise(PACKED)):
+        heads = (x[:, :, part].transpose(1, 2) for x in (q, k, v))
+        expected = fo.attention(*heads, scale=0.3, mask=visible[..., part, part])
+        torch.testing.assert_close(y[:, part], expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("described_by", ["position_ids", "cu_seq_lens"])
 def test_packed_sequences_with_dropout(torch, fo, build, varlen, described_by):
     """attention_varlen has no dropout: attention gets a mask, and the second sequence does not see the first."""

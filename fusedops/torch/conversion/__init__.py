@@ -60,9 +60,9 @@ def convert(model: _Model, verbose: bool = True, *, functions: bool = False, fus
     config get it, too. An attention of transformers whose own code has a softmax between two products runs that code
     without computing the scores and their softmax, which it then returns only for `output_attentions`. Calls that the
     kernel does not support, such as those with `output_attentions`, go to transformers' own attention. Dropout has the
-    same rate, but drops other elements. Packed sequences, by `cu_seq_lens_q` and `cu_seq_lens_k` or in `position_ids`
-    that restart, without a cache or mask, are computed apart, by `attention_varlen` where no full mask is needed. A model that counts its positions itself is not searched for
-    them if it gets no `position_ids`.
+    same rate, but drops other elements. Packed sequences, in `position_ids` that restart, without a cache or mask, or
+    by `cu_seq_lens_q` and `cu_seq_lens_k`, are computed by `attention_varlen`, or by `attention` with a mask. A model
+    that counts its positions itself is not searched for them if it gets no `position_ids`.
 
     The model may be wrapped, for example by DistributedDataParallel or torch.compile; compiled code is compiled again.
     `fully_shard` makes subclasses: convert a model before it is sharded.

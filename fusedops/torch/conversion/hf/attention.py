@@ -106,12 +106,11 @@ def _are_supported_tensors(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 def _packed(mask: Tensor | None, options: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
     """The offsets of packed sequences of queries and keys: those of flash attention, or our mask; else None."""
-    is_ours = mask is not None and mask.dim() == 1
-    if options and (mask is None or is_ours):
+    if options:
         given = options.get("cu_seq_lens_q"), options.get("cu_seq_lens_k")
         if given[0] is not None and given[1] is not None:
             return given[0].to(torch.int32), given[1].to(torch.int32)
-    return (mask, mask) if mask is not None and is_ours else None
+    return (mask, mask) if mask is not None and mask.dim() == 1 else None
 
 
 def _attend(
@@ -145,7 +144,13 @@ def _attend(
     leaves_cap_out = softcap is not None and original is _sdpa  # as some versions of transformers' own do
     window = sliding_window if causal else None
     every: dict[str, Any] = {"scale": scaling, "sinks": s_aux}  # of all calls of the kernel
-    if packed := _packed(attention_mask, options):
+    packed = _packed(attention_mask, options)
+    if packed and attention_mask is not None and attention_mask.dim() != 1:
+        # Beside a mask of padding, and in a cache, transformers' flash attention ignores the offsets, too.
+        is_full = attention_mask.dim() == 4 and not masks.is_compact(attention_mask)
+        if is_full and queries == keys > 1:
+            attention_mask = masks.within_packed(attention_mask, *packed, query.shape[0], queries)
+    elif packed:
         unfused = why_not(query, key, value, masks.Visible(keys), scaling, **options)
         if not dropout and not leaves_cap_out and position_bias is None and unfused is None:
             q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))

@@ -152,7 +152,7 @@ def _enclosed(function: Any, maker: str) -> Mapping[str, Any]:
 
 
 def offsets_of(positions: Tensor, batch: int) -> Tensor | None:
-    """The offsets of packed sequences, from positions [B or 1, T] that restart, as transformers finds them; else None."""
+    """The offsets of packed sequences, from positions [B or 1, T] that restart as transformers finds it; else None."""
     numbers = None if positions.dim() != 2 else find_packed_sequence_indices(positions.expand(batch, -1))
     return None if numbers is None or is_tracing(numbers) else _offsets(numbers)
 
@@ -163,6 +163,13 @@ def _offsets(numbers: Tensor) -> Tensor:
     begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
     first = begins.flatten().nonzero().flatten().to(torch.int32)  # waits for the GPU
     return torch.nn.functional.pad(first, (0, 1), value=numbers.numel())
+
+
+def positions_of(offsets: Tensor, batch: int, length: int) -> Tensor:
+    """The positions of tokens in their packed sequences, [B, T]: they restart in each."""
+    place = torch.arange(batch * length, device=offsets.device, dtype=offsets.dtype)
+    begin = offsets[torch.searchsorted(offsets, place, right=True) - 1]
+    return (place - begin).long().view(batch, length)
 
 
 def of_packed(
@@ -185,6 +192,14 @@ def of_packed(
         if window is not None:
             full = full & (key > query - window)
     return full
+
+
+def within_packed(mask: Tensor, offsets_q: Tensor, offsets_k: Tensor, batch: int, length: int) -> Tensor:
+    """A full mask of as many keys as queries, without pairs of different sequences."""
+    same = of_packed(offsets_q, offsets_k, batch, length, length, False, None)
+    if mask.dtype is torch.bool:
+        return mask & same
+    return torch.where(same, mask, torch.finfo(mask.dtype).min)
 
 
 def _is_window(config: Any, size: int) -> bool:

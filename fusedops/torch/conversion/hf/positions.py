@@ -49,7 +49,7 @@ class OwnPositions(HFLayer):
         for name in _masks(plain):
             made = with_global(made, name, _without_positions(plain.__globals__[name]))
         unpacked = _wrapped_alike(theirs, plain, made)
-        ours = frozenset(implementation.names())
+        ours = {name: by.has_full_masks for name, by in implementation.names().items()}
         places = {name: plain.__code__.co_varnames.index(name) - 1 for name in _parameters(plain)}  # without self
         searches = _only_passes_on(plain)
 
@@ -59,15 +59,25 @@ class OwnPositions(HFLayer):
                 place = places.get(name, len(args))
                 return args[place] if place < len(args) else kwargs.get(name)
 
-            given = argument(_POSITIONS)
-            is_ours = self.config._attn_implementation in ours
-            has_offsets = kwargs.get("cu_seq_lens_q") is not None and is_ours
-            if searches and is_ours and given is not None and not has_offsets and not torch.compiler.is_compiling():
-                if argument("attention_mask") is None and argument("past_key_values") is None:
-                    ids = argument("input_ids")
-                    offsets = masks.offsets_of(given, (argument("inputs_embeds") if ids is None else ids).shape[0])
-                    kwargs |= {} if offsets is None else {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
-            return (unpacked if given is None or has_offsets else theirs)(self, *args, **kwargs)
+            given, offsets = argument(_POSITIONS), kwargs.get("cu_seq_lens_q")
+            name = self.config._attn_implementation
+            if name not in ours:
+                return (unpacked if given is None else theirs)(self, *args, **kwargs)
+            tokens = argument("inputs_embeds") if (ids := argument("input_ids")) is None else ids
+            is_alone = argument("attention_mask") is None and argument("past_key_values") is None
+            if offsets is None and given is not None and searches and is_alone and not torch.compiler.is_compiling():
+                offsets = masks.offsets_of(given, tokens.shape[0])
+                kwargs |= {} if offsets is None else {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+            elif offsets is not None and ours[name]:  # a full mask has the sequences, which it finds in positions
+                if given is None and is_alone:
+                    given = masks.positions_of(offsets, *tokens.shape[:2])
+                    place = places[_POSITIONS]
+                    if place < len(args):
+                        args = (*args[:place], given, *args[place + 1 :])
+                    else:
+                        kwargs[_POSITIONS] = given
+                offsets = None
+            return (theirs if offsets is None and given is not None else unpacked)(self, *args, **kwargs)
 
         return {"forward": forward}
 
