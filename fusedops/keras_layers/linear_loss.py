@@ -46,7 +46,8 @@ class LinearCrossEntropyLoss(FusedLayer, keras.layers.Dense):
         compute dtype.
 
     Raises:
-        ValueError: `activation` is given, `reduction` is not one of those above, or `class_weight` has an unknown class.
+        ValueError: `activation` is given, `reduction` is not one of those above, or `class_weight` has a class beyond
+            `units`.
         InvalidArgumentError or ValueError: an argument has the wrong shape or dtype, an option is out of
             range; on a CPU also for a label that is neither a class nor `ignore_class`.
 
@@ -158,6 +159,7 @@ def _numbers(weights: Sequence[float] | Mapping[int, float], classes: int) -> li
     unknown = [each for each in weights if each not in range(classes)]
     if unknown:
         raise ValueError(
-            f"{PACKAGE}.keras.LinearCrossEntropyLoss: class_weight must have classes in [0, {classes}); got {unknown[0]!r}"
+            f"{PACKAGE}.keras.LinearCrossEntropyLoss: class_weight must have classes in [0, {classes}); got "
+            f"{unknown[0]!r}"
         )
     return [float(weights.get(each, 1.0)) for each in range(classes)]

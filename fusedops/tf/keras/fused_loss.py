@@ -161,9 +161,7 @@ def _losses(model: keras.Model) -> list[Any]:
 def _why_not(loss: Any) -> str | None:
     loss = keras.losses.get(loss) if isinstance(loss, str) else loss
     of_keras = keras.losses.SparseCategoricalCrossentropy
-    if loss is keras.losses.sparse_categorical_crossentropy or (
-        isinstance(loss, of_keras) and not loss.from_logits
-    ):
+    if loss is keras.losses.sparse_categorical_crossentropy or (isinstance(loss, of_keras) and not loss.from_logits):
         return "its loss reads probabilities; leave out the softmax and give the loss from_logits=True"
     if type(loss) is not SparseCategoricalCrossentropy:
         return "its loss is no SparseCategoricalCrossentropy(from_logits=True)"
