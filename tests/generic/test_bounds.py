@@ -73,7 +73,7 @@ def refusal(backend: Any, operator: Any, attribute: Any, value: Any) -> str | No
     try:
         getattr(backend.functions.ops, operator.name)(*map(argument, operator.inputs), **options)
     except backend.errors as error:
-        found = re.search(rf"fusedops\.{operator.name}: {attribute.name} must be .+; got \S+", str(error))
+        found = re.search(rf"fusedops\.{operator.function}: {attribute.name} must be .+; got \S+", str(error))
         return found[0] if found else None
     return None
 

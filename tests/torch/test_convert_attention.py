@@ -327,7 +327,7 @@ def test_packed_sequences_in_full_masks(torch, fo, build, compiles, described_by
     run = torch.compile(model, backend="eager", fullgraph=True) if compiles else model
     torch.testing.assert_close(run(ids, **inputs, use_cache=False).logits, plain, rtol=1e-4, atol=1e-5)
     if described_by == "offsets":
-        by_place = model.lm_head(model.model(ids, None, None, None, None, False, **inputs)[0])
+        by_place = model.lm_head(model.model(ids, None, None, None, None, use_cache=False, **inputs)[0])
         torch.testing.assert_close(by_place, plain, rtol=1e-4, atol=1e-5)
 
 

@@ -160,6 +160,8 @@ def test_scaling_options_decide_between_one_call_and_a_loop(torch_backend, fo, s
 @pytest.mark.parametrize("spec", BUILT_IN, ids=str)
 def test_compiled(torch_backend, spec, random):
     """Values with symbolic sizes; errors also with known sizes. Only the messages differ."""
+    from fusedops.torch.library import TABLE
+
     torch = torch_backend.torch
     sample = spec.sample((3,) * max(1, spec.least_rank), random)
     for _, function, tensors, dims, label in mapped(torch_backend, spec, [sample]):
@@ -170,8 +172,8 @@ def test_compiled(torch_backend, spec, random):
             if not isinstance(expected, str):
                 check(torch_backend, run(*tensors), expected, spec.rows_are_independent, label)
                 continue
-            # A symbol is a question mark in the sentence, and compiled code speaks of the operator.
-            operator = f"fusedops.{spec.operator}: "
+            # A symbol is a question mark in the sentence, and compiled code speaks of the operator's function.
+            operator = f"fusedops.{TABLE[spec.operator].function}: "
             said = operator if dynamic else expected.replace(f"fusedops.{spec.function}: ", operator)
             with pytest.raises(torch_backend.errors, match=re.escape(said)):
                 run(*tensors)
