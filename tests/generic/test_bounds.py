@@ -101,7 +101,7 @@ def test_every_bound_is_checked(any_backend):
             sentence = refusal(any_backend, operator, attribute, value)
             assert sentence, (operator.name, attribute.name, value)
             got = sentence.split("; got ")[1].rstrip("\"')")
-            start = f"fusedops.{operator.name}: {attribute.name} must be {expected(attribute)}; got "
+            start = f"fusedops.{operator.function}: {attribute.name} must be {expected(attribute)}; got "
             assert sentence.startswith(start)
             assert np.array_equal(float(got), float(value), equal_nan=True), sentence
             count += 1

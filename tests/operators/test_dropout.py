@@ -193,7 +193,8 @@ def test_a_seed_and_a_rate_go_together(any_backend, name, inputs):
         (None, {"dropout": 0.5}, "none with a dropout of 0.5"),
         (seed, {}, "a seed with a dropout of 0"),
     ):
-        sentence = f"fusedops.{name.removesuffix('_lse')}: seed must be given if and only if dropout is positive; got {got}"
+        function = name.removesuffix("_lse")
+        sentence = f"fusedops.{function}: seed must be given if and only if dropout is positive; got {got}"
         with pytest.raises(any_backend.errors, match=re.escape(sentence)):
             getattr(any_backend.functions.ops, name)(*map({**tensors, "s": given}.get, inputs), **options)
 
