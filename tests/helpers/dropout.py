@@ -40,7 +40,7 @@ def _drawn(seed: Any, counters: Array) -> Array:
 
 
 def keep_mask(shape: tuple[int, ...], rate: float, seed: Any) -> Array:
-    """Of a part of a call if the seed has five numbers."""
+    """The elements that dropout keeps. A seed of five numbers is that of a part of a call, as in philox.h."""
     least = min(round(rate * 2**32), 2**32 - 1)
     places = np.arange(int(np.prod(shape)))
     if len(seed) == 2:

@@ -25,7 +25,7 @@ from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, Ru
 from torch.distributed.tensor._ops.utils import generate_redistribute_costs, register_op_strategy
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
-from fusedops.axes import ALL, Division, Share, as_sum, divisions, means
+from fusedops.axes import ALL, Division, Numbered, Share, as_sum, divisions, means
 from fusedops.declarations import Operator
 from fusedops.torch.distributed.joins import Part
 from fusedops.torch.library import SIGNATURES, Signature, for_each, overload
@@ -87,14 +87,13 @@ def _kept(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, device=device)
 
 
-def _of_seed(mesh: DeviceMesh, choices: Sequence[_Choice]) -> tuple[Placement, ...] | None:
+def _of_seed(mesh: DeviceMesh, choices: Sequence[_Choice], numbered: Numbered | None) -> tuple[Placement, ...] | None:
     """The placement of a seed, with the places of this process's elements; None if no three numbers have them."""
     dims: dict[int, list[int]] = {}  # of the mesh, by the dimension that they divide
     for i, choice in enumerate(choices):
         if choice.division is not None and mesh.size(i) > 1:
             dims.setdefault(choice.division.numbered_dim, []).append(i)
     placements: list[Placement] = [Replicate() for _ in choices]
-    numbered = next((c.division.numbered for c in choices if c.division), None)
     if not dims or numbered is None:
         return tuple(placements)
     if not numbered.allows(list(dims)):
@@ -140,10 +139,10 @@ class _Call:
 
     def _spec(self, choices: Sequence[_Choice]) -> OpSpec | None:
         """All placements with these choices, one for each mesh dimension; None if the call does not allow them."""
-        of_seed = _of_seed(self.mesh, choices)
+        numbered = next((c.division.numbered for c in choices if c.division), None)
+        of_seed = _of_seed(self.mesh, choices, numbered)
         if of_seed is None:
             return None
-        numbered = next((c.division.numbered for c in choices if c.division), None)
         inputs = []
         for place, tensor, given in zip(self.places, self.tensors, self.specs, strict=True):
             placements = tuple(c.placement(c.division.inputs[place] if c.division else ALL) for c in choices)
