@@ -30,13 +30,7 @@ def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] 
     Raises:
         RuntimeError: one of `not_sharded` is given inside the context.
     """
-    attention = functional.scaled_dot_product_attention
-    if attention is _ATTENTION:
-        return None
-    # context_parallel replaces the function by one of its own module, which has moved between versions of torch.
-    if not isinstance(attention, FunctionType) or not attention.__module__.startswith(
-        "torch.distributed.tensor.experimental."
-    ):
+    if not are_sharded():
         return None
     for name, value in not_sharded.items():
         if isinstance(value, Tensor) or value:
@@ -46,4 +40,14 @@ def ring_of_context(function: str, **not_sharded: Any) -> Callable[..., Tensor] 
             )
     from fusedops.torch.distributed.context_parallel import attention_in_context
 
-    return functools.partial(attention_in_context, attention)
+    return functools.partial(attention_in_context, functional.scaled_dot_product_attention)
+
+
+def are_sharded() -> bool:
+    """True inside torch's context_parallel."""
+    attention = functional.scaled_dot_product_attention
+    if attention is _ATTENTION:
+        return False
+    # context_parallel replaces the function by one of its own module, which has moved between versions of torch.
+    modules = "torch.distributed.tensor.experimental."
+    return isinstance(attention, FunctionType) and attention.__module__.startswith(modules)

@@ -67,8 +67,14 @@ __device__ void transpose_tile(const CopyCall& call, int64_t block, T* tile) {
     const int line = i / kWords, word = i % kWords;
     const int64_t from = address_of(line) / kBytes * kBytes + word * kBytes;
     const int64_t left = first_column + line < call.columns ? end - from : 0;
-    copy_async<kBytes>(tile + place_of(line) + word * kPack, reinterpret_cast<const void*>(from),
-                       static_cast<int>(max(min(left, int64_t(kBytes)), int64_t(0))));
+    T* const to = tile + place_of(line) + word * kPack;
+    // The matrix may end within a word. memcheck reports a copy of fewer bytes as a read of all 16.
+    if (left > 0 && left < kBytes) {
+#pragma unroll 1
+      for (int e = 0; e < left / int(sizeof(T)); ++e) to[e] = reinterpret_cast<const T*>(from)[e];
+    } else {
+      copy_async<kBytes>(to, reinterpret_cast<const void*>(from), left > 0 ? kBytes : 0);
+    }
   }
   commit_copies();
   wait_for_copies<0>();

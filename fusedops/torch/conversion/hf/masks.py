@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedops.torch import sequences
 from fusedops.torch.conversion.hf.internals import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -152,8 +153,13 @@ def _enclosed(function: Any, maker: str) -> Mapping[str, Any]:
 
 
 def offsets_of(positions: Tensor, batch: int) -> Tensor | None:
-    """The offsets of packed sequences, from positions [B or 1, T] that restart as transformers finds it; else None."""
-    numbers = None if positions.dim() != 2 else find_packed_sequence_indices(positions.expand(batch, -1))
+    """The offsets of packed sequences, from positions [B or 1, T] that restart as transformers finds it; else None.
+
+    Inside torch's context_parallel a process has parts of one sequence, whose positions jump.
+    """
+    if positions.dim() != 2 or sequences.are_sharded():
+        return None
+    numbers = find_packed_sequence_indices(positions.expand(batch, -1))
     return None if numbers is None or is_tracing(numbers) else _offsets(numbers)
 
 
