@@ -41,7 +41,8 @@ def _tensors(case: Case) -> list[Input]:
 
 
 def dtype_of(case: Case, x: Input) -> str:
-    return case.parameters if case.parameters and x.parameter else case.dtype
+    own = x.layout(case).dtype if x.layout else ""
+    return own or (case.parameters if case.parameters and x.parameter else case.dtype)
 
 
 def formula(functions: dict[str, Any], matmul: Callable[[bool, bool], Function], case: Case) -> Function:

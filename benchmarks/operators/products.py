@@ -32,6 +32,11 @@ def _row(case: Any) -> Layout:
     return Layout(case.shape[:1], 0)
 
 
+def _statistic(case: Any) -> Layout:
+    """A number for each row, which 16-bit inputs have in float32."""
+    return Layout(case.shape[:1], 0, "float64" if case.dtype == "float64" else "float32")
+
+
 def _classes(case: Any) -> int:
     return int(case.shape[1])
 
@@ -128,7 +133,7 @@ OPERATORS = (
     Operator(
         "linear_log_prob",
         inputs=_INPUTS_OF_LABELS,
-        outputs={"log_prob": _row, "lse": _row},
+        outputs={"log_prob": _statistic, "lse": _statistic},
         formula=lambda n: lambda x, weight, labels: n.log_prob(n.upcast(n.matmul(x, weight)), labels),
     ),
     Operator(

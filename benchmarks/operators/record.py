@@ -16,6 +16,7 @@ Shape = tuple[int, ...]
 class Layout:
     shape: Shape
     rows: int | None  # the axis along which tensors are divided into rows; None: shared by all rows
+    dtype: str = ""  # if it is not the case's
 
 
 def whole(case: Any) -> Layout:
