@@ -23,16 +23,21 @@ def grouped_matmul(
     Args:
         x: [N, in], float64, float32, float16 or bfloat16.
         weights: [E, out, in], or [E, in, out] if `transpose_weights` is false; of x's dtype.
-        offsets: int32 [E + 1], ascending from 0 to at most N. On a GPU any others are safe: they count as their
-            running maximum, clamped to [0, N].
+        offsets: int32 [E + 1], ascending from 0 to at most N.
         transpose_weights: True if the weights are [E, out, in].
 
     Returns:
-        [N, out], of x's dtype; 0 in rows past the last offset. Sums and rounding are `matmul`'s.
+        [N, out], of x's dtype; 0 in rows without a group. Sums and rounding are `matmul`'s.
 
     Gradient:
         dx is the grouped product of dy by the weights transposed. dweights[e] is dyᵀ x over the rows of group e, and 0
         for an empty group.
+
+    Raises:
+        RuntimeError (PyTorch), InvalidArgumentError or ValueError (TensorFlow), ValueError or JaxRuntimeError (JAX): an
+            argument has the wrong shape or dtype. On a CPU also: offsets do not ascend from 0 to at most N. A GPU
+            cannot raise: there, each offset counts as the largest up to it, within [0, N], so that nothing outside is
+            read, and rows before the first offset have no group either.
 
     PyTorch:
         Under autocast x and the weights are cast to its dtype first, unless they are float64.
