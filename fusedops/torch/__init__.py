@@ -51,9 +51,10 @@ __all__ = ["convert", "explain", "graphed", "load", "revert"]
 __all__ += functions.__all__
 
 
-# Both modules of torch take long to import.
+# These modules of torch and transformers take long to import.
 lazy.import_with("torch.distributed.tensor", "fusedops.torch.distributed.strategies")
 lazy.import_with("torch.utils.flop_counter", "fusedops.torch.flops")
+lazy.import_with("transformers.integrations.moe", "fusedops.torch.conversion.hf.registered_experts")
 
 
 def __dir__() -> list[str]:

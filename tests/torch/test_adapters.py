@@ -55,7 +55,7 @@ def test_lora(torch_backend, peft, models, random, order, targets, dtype):
     assert_as_accurate(got, plain, exact, dtype)
 
 
-@pytest.mark.parametrize("order", ["convert first", "adapt first"])
+@pytest.mark.parametrize("order", ["convert first", "adapt first", "by name"])
 @pytest.mark.parametrize("name", ["qwen3_moe", pytest.param("gpt_oss", marks=pytest.mark.slow)])
 def test_lora_of_experts(torch_backend, fo, peft, models, random, name, order):
     """Adapters of the experts' stacked matrices, which are added to them for each call."""
@@ -66,10 +66,12 @@ def test_lora_of_experts(torch_backend, fo, peft, models, random, name, order):
     model = adapted(peft, torch_backend, model, [], target_parameters=["experts.gate_up_proj", "experts.down_proj"])
     if order == "adapt first":
         converted(fo, model)
+    if order == "by name":  # without `convert`
+        model.set_experts_implementation("fusedops")
     with torch_backend.torch.profiler.profile() as profile:
         got = models.arrays(models.results(model, inputs))
     assert {"fusedops::experts", "fusedops::experts_backward"} <= {event.key for event in profile.key_averages()}
-    fo.revert(model)
+    fo.revert(model).set_experts_implementation("grouped_mm")
     exact, plain = models.exact_results(model, inputs), models.arrays(models.results(model, inputs))
     assert len(got) == 2 + 2 * 4  # two matrices of an adapter, of two parameters in two layers
     assert_as_accurate(got, plain, exact, "float32")

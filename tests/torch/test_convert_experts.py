@@ -188,4 +188,95 @@ def test_sentinels_of_expert_parallelism(torch_backend, torch):
     x, index, weight = arguments(torch, experts)
     index[0, 0] = index[2, 1] = experts.num_experts
     expected = experts(x, index, weight)
+    model.set_experts_implementation("fusedops")
+    torch.testing.assert_close(experts(x, index, weight), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(of_model(with_experts(model))(x, index, weight), expected, rtol=1e-12, atol=1e-12)
+
+
+def operators(torch, call):
+    """The names of our operators that run in a call."""
+    with torch.profiler.profile() as profile:
+        call()
+    return {event.key for event in profile.key_averages() if event.key.startswith("fusedops::")}
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_the_registered_implementation(torch_backend, torch, name):
+    """Models whose config names ours, converted or not."""
+    model = built(torch_backend, name)
+    expected = [*losses_and_gradients(torch, copy.deepcopy(model))]
+    model.set_experts_implementation("fusedops")
+    for each in (copy.deepcopy(model), with_experts(model)):
+        experts = of_model(each)
+        given = arguments(torch, experts)
+        ours = operators(torch, lambda experts=experts, given=given: experts(*given).sum().backward())
+        assert ours == {"fusedops::experts", "fusedops::experts_backward"}
+        assert_equal_steps(torch, losses_and_gradients(torch, each), expected)
+
+
+@pytest.mark.parametrize("is_converted", [False, True])
+def test_the_registered_implementation_compiled(torch_backend, torch, fo, is_converted):
+    """One graph. Another class, which is looked up later, does not compile it again."""
+    model = built(torch_backend, "gpt_oss")
+    experts = of_model(model)
+    given = arguments(torch, experts)
+    expected = experts(*given)
+    model.set_experts_implementation("fusedops")
+    if is_converted:
+        fo.convert(model, verbose=False)
+    compiled = torch.compile(experts, backend="aot_eager", fullgraph=True)
+    compiled(*given)
+    other = built(torch_backend, "qwen3_moe")
+    other.set_experts_implementation("fusedops")
+    of_model(other)(*arguments(torch, of_model(other)))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert operators(torch, lambda: compiled(*given)) == {"fusedops::experts"}
+        torch.testing.assert_close(compiled(*given), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_registered_implementation_of_a_saved_model(torch_backend, torch, fo, tmp_path):
+    """`from_pretrained` takes the name, which files do not have."""
+    model = Family("mixtral").build(device=torch_backend.device, experts_implementation="fusedops").eval()
+    fo.convert(model, verbose=False).save_pretrained(tmp_path)
+    assert "fusedops" not in (tmp_path / "config.json").read_text()
+    ids = torch.arange(3, 14, device=model.device)[None]
+    results = []
+    for name in (None, "fusedops"):
+        loaded = type(fo.revert(model)).from_pretrained(tmp_path, experts_implementation=name).to(model.device).eval()
+        found = operators(torch, lambda loaded=loaded: results.append(loaded(ids).logits))
+        assert found == ({"fusedops::experts"} if name else set())
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_the_registered_implementation_of_other_code(torch_cpu, torch):
+    """Experts whose code ours is not, a gate of user code and an activation with hooks run transformers' grouped_mm."""
+    plain = of_model(Family("nemotron_h").build())
+    gated = of_model(Family("qwen3_moe").build())
+    hooked, own, derived = copy.deepcopy(gated), copy.deepcopy(gated), copy.deepcopy(gated)
+    calls = []
+    hooked.act_fn.register_forward_hook(lambda *_: calls.append(1))
+    own._apply_gate = lambda x: x.chunk(2, -1)[0]
+    derived.__class__ = type("Derived", (type(derived),), {"_apply_gate": lambda self, x: x.chunk(2, -1)[1]})
+    for experts in (plain, hooked, own, derived):
+        weights = experts.down_proj
+        x, index = torch.randn(6, weights.shape[1]), torch.randint(experts.num_experts, (6, 2))
+        given = (x, index, torch.rand(6, 2))
+        expected = experts(*given)
+        experts.config._experts_implementation_internal = "fusedops"
+        results = []
+        found = operators(torch, lambda e=experts, g=given, to=results: to.append(e(*g)))
+        assert not found and torch.equal(results[0], expected)
+    assert len(calls) == 2
+
+
+def test_the_registered_implementation_of_subclasses(torch_cpu, torch):
+    """Classes that torch makes at run time, such as those of parametrizations."""
+    model = built(torch_cpu, "qwen3_moe")
+    experts = of_model(model)
+    torch.nn.utils.parametrize.register_parametrization(experts, "down_proj", torch.nn.Identity())
+    given = arguments(torch, experts)
+    expected = experts(*given)
+    model.set_experts_implementation("fusedops")
+    results = []
+    assert operators(torch, lambda: results.append(experts(*given))) == {"fusedops::experts"}
+    torch.testing.assert_close(results[0], expected, rtol=1e-12, atol=1e-12)

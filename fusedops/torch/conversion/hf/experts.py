@@ -20,8 +20,9 @@ from fusedops.torch.conversion.hf.layer import HFLayer
 from fusedops.torch.internals import before_tracing, is_watched
 from fusedops.torch.nn.linear import unfused_product, unfused_weight
 
-# transformers' own names. Another one is the choice of user code.
-_IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm")
+NAME = "fusedops"  # the `experts_implementation` that `registered_experts` computes
+# transformers' own names, and ours. Another one is the choice of user code.
+_IMPLEMENTATIONS = (None, "eager", "grouped_mm", "batched_mm", NAME)
 
 
 class Experts(HFLayer):
@@ -39,16 +40,15 @@ class Experts(HFLayer):
             raise UnknownClass("its forward does not select one of transformers' implementations of experts")
         return {}
 
-    @property
-    def _activation(self) -> Any:
-        return getattr(functional, self.fixed) if self.fixed else self.part("activation")
-
     def unfused(self) -> str | None:
-        if reason := self._chosen_by_user():
-            return reason
-        if not self.has_gate or self.has_post_expert_norm:
-            return "its experts have no gate" if not self.has_gate else "a norm follows each expert"
-        return unfused_activation(self._activation)
+        return self._chosen_by_user() or self.unfused_module(self)
+
+    @classmethod
+    def unfused_module(cls, module: Any) -> str | None:
+        """The reason why the kernel does not support a module of the original or of this class, or None."""
+        if not module.has_gate or module.has_post_expert_norm:
+            return "its experts have no gate" if not module.has_gate else "a norm follows each expert"
+        return unfused_activation(cls._activation(module))
 
     def _chosen_by_user(self) -> str | None:
         name = getattr(self.config, "_experts_implementation", None)
@@ -60,38 +60,52 @@ class Experts(HFLayer):
         if not inputs:
             return super().why_not()
         x, _, weight = inputs
-        if reason := self._chosen_by_user():
-            return reason
-        if must_call(self._activation):
+        return self._chosen_by_user() or self.unfused_call(self, x, weight)
+
+    @classmethod
+    def unfused_call(cls, module: Any, x: Tensor, weight: Tensor) -> str | None:
+        """The reason why a module of the original or of this class calls other code for these inputs, or None."""
+        if must_call(cls._activation(module)):
             return "its activation has hooks"
-        if reason := unfused_product(x, self.gate_up_proj):
+        if reason := unfused_product(x, module.gate_up_proj):
             return reason
         if weight.dtype not in (x.dtype, torch.float32):
             return f"the router's weights are {weight.dtype} beside an input of {x.dtype}"
         return None
 
     def forward(self, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        name = fused_name(self._activation)
-        if name is None or self.why_not(x, index, weight):
+        if fused_name(self._activation(self)) is None or self.why_not(x, index, weight):
             return self.original.forward(self, x, index, weight)  # type: ignore[attr-defined]
+        return self.compute(self, x, index, weight)
+
+    @classmethod
+    def compute(cls, module: Any, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        """The result of a module of the original or of this class."""
+        name = fused_name(cls._activation(module))
+        assert name is not None
         return fo.experts(
             x,
             index,
             weight,
-            self.gate_up_proj,
-            self.down_proj,
+            module.gate_up_proj,
+            module.down_proj,
             activation=name,
-            gate_up_bias=self.gate_up_proj_bias if self.has_bias else None,
-            down_bias=self.down_proj_bias if self.has_bias else None,
-            transpose_weight=not self.is_transposed,
-            interleaved=self.interleaved,
-            limit=self._number("limit", 0.0),
-            alpha=self._number("alpha", 1.0),
-            shift=self.shift,
+            gate_up_bias=module.gate_up_proj_bias if module.has_bias else None,
+            down_bias=module.down_proj_bias if module.has_bias else None,
+            transpose_weight=not module.is_transposed,
+            interleaved=cls.interleaved,
+            limit=cls._attribute(module, "limit", 0.0),
+            alpha=cls._attribute(module, "alpha", 1.0),
+            shift=cls.shift,
         )
 
-    def _number(self, role: str, default: float) -> float:
-        return self.part(role) if role in self.names else default
+    @classmethod
+    def _activation(cls, module: Any) -> Any:
+        return getattr(functional, cls.fixed) if cls.fixed else cls._attribute(module, "activation")
+
+    @classmethod
+    def _attribute(cls, module: Any, role: str, default: Any = None) -> Any:
+        return getattr(module, cls.names[role]) if role in cls.names else default
 
 
 class ScaledMixture(HFLayer):
