@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.helpers.converting import converted
-from tests.helpers.hugging_face import FAMILIES
+from tests.helpers.hugging_face import FAMILIES, Family
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -105,6 +105,14 @@ def test_calls_and_saved_bytes_of_a_converted_model(torch_backend, fo, transform
         assert lines[0].startswith("fusedops: a training step of 'LlamaForCausalLM' on ")
         assert any(line.startswith("LlamaRMSNorm *") for line in lines)
         assert "modules replaced; the others take" in lines[-1] and "Linear" in lines[-1]
+
+
+def test_experts(torch_backend, fo, transformers, inputs_of_llama):
+    """They save the gates and ups for the backward, and not the gated values, sorted rows and results of slots."""
+    explanation = fo.explain(Family("qwen3_moe").build(device=torch_backend.device), **inputs_of_llama)
+    (experts,) = (row for row in explanation.rows if row.kind == "Qwen3MoeExperts")
+    assert experts.replaced == experts.count > 1
+    assert 0 < experts.ours.saved < experts.theirs.saved
 
 
 @pytest.fixture
