@@ -791,6 +791,10 @@ def dropout() -> None:
     x = torch.ones(2, 4, 6, device=device)
     y = fo.dropout(distribute_tensor(x, grid, [Shard(1), Shard(2)][-grid.ndim :]), 0.5, seed=everywhere)
     assert torch.equal(y.full_tensor(), fo.dropout(x, 0.5, seed=seed)), "parts that no three numbers describe"
+    terms = DTensor.from_local(seed, grid, [Replicate(), Partial("max")][-grid.ndim :], run_check=False)
+    for other in (terms, distribute_tensor(seed, grid, [Shard(0), Replicate()][: grid.ndim])):
+        y = fo.dropout(distribute_tensor(x, grid, [Replicate(), Shard(1)][-grid.ndim :]), 0.5, seed=other)
+        assert torch.equal(y.full_tensor(), fo.dropout(x, 0.5, seed=seed)), other.placements
     of_part = torch.tensor([3, 4, 12, 0, 0], device=device)
     y = fo.dropout(placed(x, Shard(1)), 0.5, seed=placed(of_part, Replicate()))
     assert torch.equal(y.full_tensor(), fo.dropout(x, 0.5, seed=of_part)), "a part of a part"

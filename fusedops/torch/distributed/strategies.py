@@ -147,6 +147,8 @@ class _Call:
         for place, tensor, given in zip(self.places, self.tensors, self.specs, strict=True):
             placements = tuple(c.placement(c.division.inputs[place] if c.division else ALL) for c in choices)
             if numbered is not None and place == numbered.seed:
+                if not all(p.is_replicate() for p in given.placements) and of_seed != placements:
+                    return None  # the numbers would be added before the seed is whole
                 placements = of_seed
             is_kept = placements == given.placements
             if not is_kept and (self.declaration.inputs[place].updated or not self._fills(given.shape, placements)):
