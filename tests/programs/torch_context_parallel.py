@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.experimental import context_parallel
 from torch.utils.checkpoint import checkpoint
 
@@ -151,6 +152,8 @@ def errors() -> None:
         (RuntimeError, "all processes must pass the same shapes", lambda: ring(q[:, : 4 - rank % 2])),
         (RuntimeError, "all processes must pass the same shapes", lambda: ring(q, causal=rank == 0)),
         (RuntimeError, "all processes must pass the same shapes", lambda: ring(q.to(types[rank % 2]))),
+        (RuntimeError, "all processes must pass the same shapes", lambda: ring(q, scale="1" if rank else None)),
+        (RuntimeError, "all processes must pass the same shapes", lambda: ring(None if rank else q, q)),
         (RuntimeError, "q must have an even number of positions", lambda: ring(q[:, :3], load_balance=True)),
         (RuntimeError, r"k must have as many positions as q, 4; got shape \[2, 3, 2, 8\]", lambda: ring(q, q[:, :3])),
         (RuntimeError, r"q must have at least 3 dimensions; got shape \[2, 8\]", lambda: ring(q[0, 0])),
@@ -158,11 +161,13 @@ def errors() -> None:
         (ValueError, "window must be at least 1; got 0", lambda: ring(q, window=0)),
         (ValueError, "group must have a backend for tensors on meta", lambda: ring(q.to("meta"))),
         (TypeError, "q must be a torch.Tensor, the part of this process; got NoneType", lambda: ring(None)),
+        (TypeError, "k must be a torch.Tensor, the part of this process; got DTensor", lambda: ring(q, placed)),
         (ValueError, "x must have a multiple of", lambda: shard_positions(q[:, :1], group=group)),
         (ValueError, "window must be None beside offsets", lambda: ring(q[0], offsets=ends, window=2)),
         (RuntimeError, "offsets must be from 0 to", lambda: ring(q[0], offsets=ends.cpu() + 1)),
     ]
     types = (torch.float32, torch.float64)
+    placed = DTensor.from_local(q, mesh, [Replicate()])
     ends = torch.tensor([0, 4 * world], dtype=torch.int32, device=device)
 
     def ring(q: Any, k: Any = None, **options: Any) -> torch.Tensor:

@@ -353,7 +353,8 @@ def errors() -> None:
         ({"softcap": float(rank)}, RuntimeError, f"{prefix}softcap must be alike .*; got 0.0 in process 0"),
         ({"group": None}, ValueError, f"{prefix}group must be a torch.*; got NoneType"),
         ({"group": dist.GroupMember.NON_GROUP_MEMBER}, ValueError, f"{prefix}.*; got a group without this process"),
-        ({"x": [1.0]}, TypeError, f"{prefix}x must be a tensor; got list"),
+        ({"x": [1.0]}, TypeError, f"{prefix}x must be a plain tensor; got list"),
+        ({"x": [1.0] if rank else x}, RuntimeError, f"{prefix}x must be alike .* and list in process 1"),
         ({"labels": labels.float()}, RuntimeError, "labels must be int32 or int64; got float32"),
         ({"label_smoothing": 1.5}, RuntimeError, r"label_smoothing must be in \[0, 1\]; got 1.5"),
     ]

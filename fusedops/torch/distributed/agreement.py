@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def description(x: Tensor) -> str:
+def description(x: Any) -> str:
+    if not isinstance(x, Tensor):
+        return type(x).__name__
     return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
 
 

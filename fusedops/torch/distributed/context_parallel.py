@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -71,10 +71,10 @@ def ring_attention(
 
     Source: Dubey et al., "The Llama 3 herd of models", 2024: keys and values are gathered rather than sent in a ring.
     """
-    scales = optional_number(_RING, "scale", scale)
-    options: dict[str, Any] = {"causal": causal, "scale": scales, "softcap": softcap}
+    options: dict[str, Any] = {"causal": causal, "scale": scale, "softcap": softcap}
     named = {"q": q, "k": k, "v": v, "lengths": lengths, "offsets": offsets}
     _check_alike(group, named, {**options, "window": window, "seq_dim": seq_dim, "load_balance": load_balance})
+    options["scale"] = optional_number(_RING, "scale", scale)
     windowed = optional_count(_RING, "window", window)
     dim = seq_dim if offsets is None else -3
     places = _places(group, load_balance)
@@ -272,7 +272,10 @@ def _places(group: Group, load_balance: bool, rank: int | None = None) -> Sequen
 
 def _check_alike(group: Group, inputs: dict[str, Any], options: dict[str, Any]) -> None:
     """Raises an error on all processes if one of them makes another call."""
-    device = _device(group, inputs["q"])
+    device = next((x.device for x in inputs.values() if _is_plain(x)), None)
+    if device is None:
+        return
+    _check_backend(group, device)
     call = ", ".join(
         [*(f"{name} {_described(x)}" for name, x in inputs.items()), *(f"{k}={v!r}" for k, v in options.items())]
     )
@@ -284,27 +287,30 @@ def _check_alike(group: Group, inputs: dict[str, Any], options: dict[str, Any]) 
 
 
 def _described(x: Any) -> str:
-    if not isinstance(x, Tensor):
-        return type(x).__name__
-    gradient = " with a gradient" if x.requires_grad and torch.is_grad_enabled() else ""
+    has_gradient = isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
+    gradient = " with a gradient" if has_gradient else ""
     return f"{description(x)}{gradient}"
 
 
-def _device(group: Group, q: Any) -> torch.device:
-    if not isinstance(q, Tensor) or internals.is_distributed(q):
-        raise TypeError(f"fusedops.{_RING}: q must be a torch.Tensor, the part of this process; got {type(q).__name__}")
+def _is_plain(x: Any) -> TypeGuard[Tensor]:
+    return isinstance(x, Tensor) and not internals.is_distributed(x)
+
+
+def _check_backend(group: Group, device: torch.device) -> None:
     backends = dist.get_backend_config(group)
-    backend = dict(each.split(":") for each in backends.split(",")).get(q.device.type)
-    if backend is None or (backend, q.device.type) == ("gloo", "cuda"):  # Gloo sends no tensors of GPUs
+    backend = dict(each.split(":") for each in backends.split(",")).get(device.type)
+    if backend is None or (backend, device.type) == ("gloo", "cuda"):  # Gloo sends no tensors of GPUs
         raise ValueError(
             f"fusedops.{_RING}: group must have a backend for tensors on "
-            f"{q.device.type}, such as NCCL for CUDA; got {backends}"
+            f"{device.type}, such as NCCL for CUDA; got {backends}"
         )
-    return q.device
 
 
 def _check_parts(q: Tensor, k: Tensor, v: Tensor, dim: int, chunks: int) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
+        if not _is_plain(x):
+            got = type(x).__name__
+            raise TypeError(f"fusedops.{_RING}: {name} must be a torch.Tensor, the part of this process; got {got}")
         if x.dim() < 3:
             raise RuntimeError(f"fusedops.{_RING}: {name} must have at least 3 dimensions; got shape {list(x.shape)}")
         if x.shape[dim] != q.shape[dim]:

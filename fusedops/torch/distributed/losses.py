@@ -12,7 +12,7 @@ from torch import Tensor
 import fusedops.torch as fo
 from fusedops.functions.common import Reduction
 from fusedops.torch.distributed.agreement import description, differing_calls
-from fusedops.torch.internals import uncompiled
+from fusedops.torch.internals import is_distributed, uncompiled
 
 
 @uncompiled
@@ -209,18 +209,20 @@ def _placed(
     """DTensors over the group, of tensors that are shards along a dimension or, without one, whole."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
 
-    tensors = {name: x for name, (x, _) in inputs.items() if x is not None}
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"fusedops.distributed.{function}: {name} must be a tensor; got {type(x).__name__}")
-    device = next(iter(tensors.values())).device
+    given = {name: x for name, (x, _) in inputs.items() if x is not None}
+    device = next((x.device for x in given.values() if isinstance(x, Tensor)), torch.device("cpu"))
     _check_group(function, group, device.type)
-    _check_equal(function, group, device, options | {name: description(x) for name, x in tensors.items()})
+    # First, since an error in one process alone would leave the others waiting.
+    _check_equal(function, group, device, options | {name: description(x) for name, x in given.items()})
+    for name, x in given.items():
+        if not isinstance(x, Tensor) or is_distributed(x):
+            got = type(x).__name__
+            raise TypeError(f"fusedops.distributed.{function}: {name} must be a plain tensor; got {got}")
     mesh = _mesh(group, device.type)
     return [
         None
         if x is None
-        else DTensor.from_local(x, mesh, [Replicate() if dim is None else Shard(dim % max(x.dim(), 1))])
+        else DTensor.from_local(x, mesh, [Shard(dim % x.dim()) if dim is not None and x.dim() else Replicate()])
         for x, dim in inputs.values()
     ]
 
