@@ -145,6 +145,8 @@ def varlen(monkeypatch, fo):
         ("llama", True, "offsets"),
         ("llama", False, "both"),
         ("mistral", True, "both"),
+        ("stablelm", True, "both"),  # its layers drop the offsets
+        ("stablelm", True, "offsets"),
         pytest.param("gemma3", True, "both", marks=pytest.mark.slow),
     ],
 )
@@ -155,7 +157,7 @@ def test_packed_sequences(torch, fo, build, varlen, name, whole, described_by):
     from audits.families.equality import LIMIT, difference
     from tests.helpers.torch_models import arrays
 
-    model = build(name, **({} if name == "llama" else {"sliding_window": WINDOW}))
+    model = build(name, **({"sliding_window": WINDOW} if name in ("mistral", "gemma3") else {}))
     ids = tokens(torch, "cpu")["input_ids"]
     sequences = [ids[0, :2], ids[1], ids[2, :9]]
     batch = DataCollatorWithFlattening(return_flash_attn_kwargs=described_by != "positions")(
@@ -180,7 +182,8 @@ def test_packed_sequences(torch, fo, build, varlen, name, whole, described_by):
     for run in runs:
         varlen.clear()
         assert difference(results(run(**batch, use_cache=False).logits), plain) <= LIMIT
-        assert len(varlen) == 2 or (run is not model and not whole)  # compiled, transformers makes a mask of positions
+        has_mask = not whole or name == "stablelm"  # compiled, transformers makes one of positions
+        assert len(varlen) == 2 or (run is not model and has_mask)
     assert [x.tolist() for x in varlen] == [[0, 2, 15, 24]] * len(varlen)
 
 
@@ -256,6 +259,24 @@ def test_models_that_only_pass_positions_on(torch_cpu, transformers, model, pass
     family, _, name = model.partition(".")
     kind = getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
     assert positions._only_passes_on(inspect.unwrap(kind.forward)) is passes
+
+
+@pytest.mark.parametrize(
+    ("model", "hands_on"),
+    {
+        "llama.LlamaModel": True,
+        "mistral.MistralModel": True,  # calls the function of its masks by a variable
+        "gpt2.GPT2Model": True,  # the attention to an encoder gets no offsets
+        "stablelm.StableLmModel": False,
+        "nemotron.NemotronModel": False,
+    }.items(),
+)
+def test_models_whose_layers_drop_offsets(torch_cpu, transformers, model, hands_on):
+    from fusedops.torch.conversion.hf import positions
+
+    family, _, name = model.partition(".")
+    module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    assert positions._hands_offsets_on(getattr(module, name)) is hands_on
 
 
 @pytest.mark.parametrize("name", ["fusedops", "fusedops_full_masks"])

@@ -224,7 +224,7 @@ def words_of_class(kind: type) -> frozenset[str]:
             for value in vars(base).values():
                 function = inspect.unwrap(value) if callable(value) else None
                 if isinstance(function, FunctionType):
-                    found.update(_words(function.__code__))
+                    found.update(words(function.__code__))
     return frozenset(found)
 
 
@@ -243,10 +243,10 @@ def _compares_name(kind: type) -> bool:
     return False
 
 
-def _words(code: CodeType) -> Iterator[str]:
+def words(code: CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _words(constant)
+            yield from words(constant)
         else:
             yield from (x for x in (constant if isinstance(constant, tuple) else (constant,)) if isinstance(x, str))

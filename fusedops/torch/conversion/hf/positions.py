@@ -12,6 +12,7 @@ transformers' flash attention searches them. For these the counterpart searches 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 import re
@@ -51,7 +52,7 @@ class OwnPositions(HFLayer):
         unpacked = _wrapped_alike(theirs, plain, made)
         ours = {name: by.has_full_masks for name, by in implementation.names().items()}
         places = {name: plain.__code__.co_varnames.index(name) - 1 for name in _parameters(plain)}  # without self
-        searches = _only_passes_on(plain)
+        searches, keeps_offsets = _only_passes_on(plain), _hands_offsets_on(kind)
 
         @functools.wraps(theirs)
         def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +69,8 @@ class OwnPositions(HFLayer):
             if offsets is None and given is not None and searches and is_alone and not torch.compiler.is_compiling():
                 offsets = masks.offsets_of(given, tokens.shape[0])
                 kwargs |= {} if offsets is None else {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
-            elif offsets is not None and ours[name]:  # a full mask has the sequences, which it finds in positions
+            elif offsets is not None and (ours[name] or not keeps_offsets):
+                # The mask has the sequences, which transformers finds in positions.
                 if given is None and is_alone:
                     given = masks.positions_of(offsets, *tokens.shape[:2])
                     place = places[_POSITIONS]
@@ -112,6 +114,57 @@ def _only_passes_on(plain: FunctionType) -> bool:
         return False
     named = ([item.arg for item in node.keywords] for node in calls)
     return any(_POSITIONS in names and None in names for names in named)
+
+
+def _hands_offsets_on(kind: type) -> bool:
+    """True if no layer of a model drops further arguments, such as the offsets, on the way to the attention.
+
+    StableLM's layers do: they call their attention without them.
+    """
+    layers, found = [kind], {kind}
+    for layer in layers:
+        built = set(_classes(layer)) - found
+        found |= built
+        layers += built
+    return all(map(_hands_arguments_on, found))
+
+
+def _classes(kind: type) -> Iterable[type]:
+    """The classes of modules that the code of a class's `__init__`, or its base's, names."""
+    for base in kind.__mro__:
+        made = inspect.unwrap(vars(base).get("__init__", object.__init__))
+        if isinstance(made, FunctionType) and not base.__module__.startswith("torch."):
+            values = [made.__globals__.get(name) for name in implementation.words(made.__code__)]
+            values += [each for value in values if isinstance(value, dict) for each in value.values()]
+            yield from (x for x in values if isinstance(x, type) and issubclass(x, torch.nn.Module))
+
+
+@functools.cache
+def _hands_arguments_on(kind: type) -> bool:
+    """False if the `forward` of a class gives its mask to a module or an attention, but no further arguments."""
+    plain = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
+    if not isinstance(plain, FunctionType) or kind.__module__.startswith("torch."):
+        return True
+    try:
+        tree, _ = source.tree_of(plain)
+    except source.NoSource:
+        return True
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _gets_mask(node)]
+    names = [[item.arg for item in node.keywords] for node in calls if _is_part(node.func, plain)]
+    return all(None in each or "encoder_hidden_states" in each for each in names)
+
+
+def _gets_mask(call: ast.Call) -> bool:
+    given = [*call.args, *(item.value for item in call.keywords if item.arg == "attention_mask")]
+    return any(isinstance(value, ast.Name) and value.id == "attention_mask" for value in given)
+
+
+def _is_part(called: ast.expr, plain: FunctionType) -> bool:
+    """True for a local variable or a public attribute of `self`, unless its name says that it makes masks."""
+    if isinstance(called, ast.Name):
+        return called.id not in {*plain.__globals__, *vars(builtins)} and "mask" not in called.id
+    is_own = isinstance(called, ast.Attribute) and ast.unparse(called.value) == "self"
+    return is_own and not called.attr.startswith("_") and "mask" not in called.attr  # type: ignore[attr-defined]
 
 
 def _has_positions(nodes: Iterable[ast.AST | None]) -> bool:
