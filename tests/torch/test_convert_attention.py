@@ -91,6 +91,30 @@ def test_masks_equal_those_of_transformers(torch_cpu, transformers, kind, size, 
         assert got is None or got.numel() <= 3 * keys or first_key
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 1, LENGTH), (3, 1, LENGTH, LENGTH), (3, LENGTH)])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
+def test_masks_of_integers_are_those_of_users(torch_cpu, transformers, shape, dtype):
+    """They are none of ours: transformers' own attention computes the call, or refuses it."""
+    from fusedops.torch.conversion.hf import attention
+
+    torch = torch_cpu.torch
+    module = SimpleNamespace(is_causal=False, training=False, num_key_value_groups=1)
+    q, k, v = (torch.randn(3, 2, LENGTH, 8, dtype=torch.float64) for _ in range(3))
+    mask = (torch.arange(LENGTH).expand(shape) < 9).to(getattr(torch, dtype))
+
+    def result(name):
+        try:
+            return attention.ALL_ATTENTION_FUNCTIONS[name](module, q, k, v, mask, scaling=0.3)[0]
+        except RuntimeError as error:
+            return str(error)
+
+    got, expected = result("fusedops"), result("sdpa")
+    if isinstance(expected, str):
+        assert got == expected
+    else:
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_a_config_that_raises_on_access(torch_cpu, transformers):
     """A config whose layers differ raises on access, like NeoMME's, which has windows; the mask of a window is
     complete."""

@@ -110,7 +110,7 @@ def _packed(mask: Tensor | None, options: Mapping[str, Any]) -> tuple[Tensor, Te
         given = options.get("cu_seq_lens_q"), options.get("cu_seq_lens_k")
         if given[0] is not None and given[1] is not None:
             return given[0].to(torch.int32), given[1].to(torch.int32)
-    return (mask, mask) if mask is not None and mask.dim() == 1 else None
+    return (mask, mask) if mask is not None and mask.dim() == 1 and mask.dtype is torch.int32 else None
 
 
 def _attend(

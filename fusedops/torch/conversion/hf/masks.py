@@ -6,12 +6,13 @@ and passes it to each attention. Our function makes one of these, which `visible
     None                      as in transformers' sdpa. Causal: T queries see the first T keys, of which a cache may
                               hold more, and a single query sees all keys. Not causal: all keys are visible.
     bool [B, n]               causal: the last query is at key n - 1, the last valid one; False is padding
-    int64 [B, 1, 1, 1 or S]   causal, in a static cache: twice the position of the first query, plus 1 for a valid key
+    int64 [B, 2, 1, 1 or S]   causal, in a static cache: the position of the first query, and 1 for each valid key
     int32 [B, 1, 1, 1]        not causal: the number of keys of each sequence
     int32 [n + 1]             causal: the offsets of n packed sequences among all B · T positions
     bool [B, 1, 1 or T, S]    the full mask
 
 The masks of transformers' own functions are None, full masks of booleans, or floating and added to the scores.
+Integers of other shapes are a user's: transformers' own attention refuses or adds them.
 With all but the last, the attention applies the sliding window, which it gets from its module, as flash attention does.
 transformers passes masks of four dimensions, and those of two dimensions for flash attention, on unchanged.
 """
@@ -127,8 +128,9 @@ def _from_position(position: Tensor, batch_size: int, visible: Tensor | None, is
     """
     if is_last_of_all and visible is None:
         return (position + 1).to(torch.int32).expand(batch_size)[:, None, None, None]
-    mask = (2 * position.to(torch.int64)).expand(batch_size, 1)
-    return (mask + (1 if visible is None else visible))[:, None, None]
+    first = position.to(torch.int64).expand(batch_size)[:, None]
+    valid = torch.ones_like(first) if visible is None else visible.to(torch.int64)
+    return torch.stack((first.expand_as(valid), valid), 1)[:, :, None]
 
 
 def _packed(function: Callable[..., Any]) -> tuple[Tensor, Callable[..., Any]] | None:
@@ -273,7 +275,16 @@ def as_bias(bias: Tensor, query: Tensor) -> Tensor:
 
 def is_compact(mask: Tensor | None) -> bool:
     """True for a mask of ours that transformers' attentions do not take."""
-    return mask is not None and (mask.dim() != 4 or mask.dtype in (torch.int32, torch.int64))
+    return mask is not None and (mask.dim() != 4 or _has_position(mask) or _has_lengths(mask))
+
+
+def _has_position(mask: Tensor) -> bool:
+    """True for the mask of `_from_position`. A user's mask of integers has one head, or all."""
+    return mask.dtype is torch.int64 and mask.dim() == 4 and mask.shape[1:3] == (2, 1)
+
+
+def _has_lengths(mask: Tensor) -> bool:
+    return mask.dtype is torch.int32 and mask.dim() == 4 and mask.shape[1:] == (1, 1, 1)
 
 
 def visible(
@@ -290,7 +301,7 @@ def visible(
         mask: ours, or any that a user passes.
         queries: T.
         keys: S.
-        is_causal: whether the attention is causal if there is no mask.
+        is_causal: whether the attention is causal if no full mask says it.
         window: the size of the sliding window of a causal attention.
         bias: added to the scores, beside the mask.
     """
@@ -303,13 +314,13 @@ def visible(
             return None
         visible = keys if queries == 1 else queries
         return Visible(visible, True, window, bias=_of_keys(bias, visible))
-    if mask.dim() == 2 and mask.dtype is torch.bool and mask.shape[1] <= keys:
+    if is_causal and mask.dim() == 2 and mask.dtype is torch.bool and mask.shape[1] <= keys:
         visible = mask.shape[1]
         return Visible(visible, True, window, mask[:, None, None], bias=_of_keys(bias, visible))
-    if mask.dtype is torch.int64 and mask.dim() == 4:
-        valid = (mask & 1).bool() if mask.shape[-1] > 1 else None
-        return Visible(keys, True, window, valid, bias=bias, first_query=(mask[:, 0, 0, 0] >> 1).int())
-    if mask.dtype is torch.int32 and mask.dim() == 4:
+    if is_causal and _has_position(mask):
+        valid = mask[:, 1:].bool() if mask.shape[-1] > 1 else None
+        return Visible(keys, True, window, valid, bias=bias, first_query=mask[:, 0, 0, 0].int())
+    if _has_lengths(mask):
         return Visible(keys, lengths=mask.flatten(), bias=bias)
     if mask.dim() != 4 or mask.shape[-1] not in (1, keys):
         return None
