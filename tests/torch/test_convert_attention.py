@@ -627,6 +627,22 @@ def test_models_with_full_masks(torch, build, name, implementation):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("low", [-5e4, 0.0])
+def test_a_low_bias_is_no_mask(torch, fo, build, low):
+    """MPT's bias is 0 at the last key: behind 65 536 positions, that of the first query's only key is below -4e4."""
+    attention = build("mpt").transformer.blocks[0].attn
+    x = torch.randn(2, 5, attention.hidden_size)
+    bias = torch.randn(attention.n_heads, 1, 5) + low
+    mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    inputs = [each.to(attention.Wqkv.weight.device) for each in (x, bias, mask)]
+    expected = attention(inputs[0], inputs[1], attention_mask=inputs[2])[0]
+    converted(fo, attention)
+    got = attention(inputs[0], inputs[1], attention_mask=inputs[2])[0]
+    # Both round scores of this size to multiples of 2 ** -8 before the exponential.
+    limit = (4e-7 * abs(low) + 1e-5) * float(expected.detach().abs().max())
+    torch.testing.assert_close(got, expected, rtol=0, atol=limit)
+
+
 @pytest.mark.parametrize(("name", "compiles"), [("llama", False), ("llama", True), ("mistral", False)])
 def test_chunks_in_a_static_cache(torch, fo, build, monkeypatch, name, compiles):
     """The logits of transformers' own attention, without a mask of all pairs of positions."""

@@ -38,7 +38,8 @@ from fusedops.torch.conversion.hf.internals import (
     sdpa_mask,
 )
 
-_MASKED = -3e4  # scores that are so low have the probability 0
+_MASKED = -1e6  # lower numbers are masks, and no bias: 65 536 positions times a slope of ALiBi, at most 1, are above
+_MASKED_HALF = -3e4  # of float16, whose lowest number is -65 504
 
 
 def mask(
@@ -267,7 +268,7 @@ def as_bias(bias: Tensor, query: Tensor) -> Tensor:
     Beside the lowest number of a dtype, which stands for a mask, the log-sum-exp of a row has no digits left for the
     backward. So it becomes -inf.
     """
-    bias = bias.masked_fill(bias < _MASKED, -math.inf)
+    bias = bias.masked_fill(bias < (_MASKED_HALF if bias.dtype is torch.float16 else _MASKED), -math.inf)
     if query.dtype in (torch.float16, torch.bfloat16):
         return bias if bias.dtype is query.dtype else bias.float()
     return bias.to(query.dtype)
