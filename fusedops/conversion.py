@@ -236,11 +236,17 @@ def convert(things: Sequence[Any], rules: Rules, report: Report) -> None:
 
 
 def revert(things: Iterable[Any], rules: Rules) -> None:
-    """Gives every counterpart its original class back."""
+    """Gives every counterpart its original class back, unless that would lose an option."""
     for thing in things:
         kind = rules.original(type(thing))
-        if kind:
+        if kind and not has_own_options(thing):
             rules.become(thing, kind)
+
+
+def has_own_options(thing: Any) -> bool:
+    """True if an option is set that the original class does not have. Class attributes are their defaults."""
+    kind = type(thing)
+    return any(getattr(thing, name) != getattr(kind, name) for name in getattr(kind, "own_options", ()))
 
 
 def _convert(thing: Any, rules: Rules, report: Report) -> bool:

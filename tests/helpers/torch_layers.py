@@ -81,7 +81,7 @@ class Case:
     def is_torch(self) -> bool:
         """True if torch.nn has a layer of this name and these options."""
         return self.layer in ("RMSNorm", "LayerNorm", "Softmax", "CrossEntropyLoss", "Linear") and not (
-            self.options.keys() & {"weight_offset", "scale", "causal", "activation"}
+            self.options.keys() & {"weight_offset", "scale", "causal", "activation", "z_loss"}
         )
 
     @property
@@ -160,12 +160,13 @@ CASES = (
     Case("CrossEntropyLoss", (), {"label_smoothing": 0.1}, _of(classified, (33,))),
     Case("CrossEntropyLoss", (), {"reduction": "none"}, _of(classified, (4, 33, 5))),
     Case("CrossEntropyLoss", (), {"reduction": "sum", "ignore_index": 2}, _of(classified, (2, 5, 3, 4), ignored=2)),
+    Case("CrossEntropyLoss", (), {"label_smoothing": 0.1, "z_loss": 0.2}, _of(classified, (4, 33, 5))),
     Case("LinearCrossEntropyLoss", (8, 33), {}, _of(of_rows, 33, (4, 6, 8)), _ACTIVATED),
     Case("LinearCrossEntropyLoss", (8, 5), {"bias": True, "softcap": 2.0}, _of(of_rows, 5, (9, 8)), _ACTIVATED),
     Case(
         "LinearCrossEntropyLoss",
         (8, 5),
-        {"reduction": "none", "label_smoothing": 0.1},
+        {"reduction": "none", "label_smoothing": 0.1, "z_loss": 0.2},
         _of(of_rows, 5, (2, 3, 8)),
         _ACTIVATED,
     ),

@@ -124,11 +124,25 @@ class Experts(nn.Module):
         return torch.einsum("...k,...ke,...ec->...c", weight, of_expert.to(x.dtype), y)
 
 
+class CrossEntropyLoss(nn.CrossEntropyLoss):
+    def __init__(self, z_loss=0.0, **options: Any) -> None:
+        super().__init__(**options)
+        self.z_loss = z_loss
+
+    def forward(self, logits, target):
+        rows = logits.movedim(1, -1) if logits.dim() > 1 else logits
+        counts = target != self.ignore_index
+        terms = self.z_loss * rows.logsumexp(-1) ** 2 * counts
+        if self.reduction != "none":
+            terms = terms.sum() / (counts.sum() if self.reduction == "mean" else 1)
+        return super().forward(logits, target) + terms
+
+
 class LinearCrossEntropyLoss(nn.Module):
     def __init__(self, columns, classes, bias=False, device=None, dtype=None, softcap=0.0, **options: Any) -> None:
         super().__init__()
         self.linear = nn.Linear(columns, classes, bias, device, dtype)
-        self.softcap, self.loss = softcap, nn.CrossEntropyLoss(**options)
+        self.softcap, self.loss = softcap, CrossEntropyLoss(**options)
 
     def forward(self, x, target):
         logits = self.linear(x)

@@ -177,6 +177,21 @@ def test_a_single_module_is_a_model(torch, fo, capsys):
     assert type(fo.revert(loss)) is torch.nn.CrossEntropyLoss
 
 
+def test_layers_with_options_of_their_own_are_not_reverted(torch, fo):
+    """torch's layers would lose them."""
+    made = (fo.nn.CrossEntropyLoss(z_loss=0.1), fo.nn.RMSNorm(4, weight_offset=1.0), fo.nn.Softmax(-1, causal=True))
+    plain = (fo.nn.CrossEntropyLoss(), fo.nn.RMSNorm(4), fo.nn.Softmax(-1))
+    model = torch.nn.ModuleList([*made, *plain])
+    before = classes(model)
+    fo.revert(model)
+    assert classes(model)[: 1 + len(made)] == before[: 1 + len(made)]
+    assert [type(layer) for layer in model[len(made) :]] == [
+        torch.nn.CrossEntropyLoss,
+        torch.nn.RMSNorm,
+        torch.nn.Softmax,
+    ]
+
+
 def test_only_exact_classes_are_replaced(torch, fo, capsys):
     class Mine(torch.nn.LayerNorm):
         def forward(self, x):

@@ -114,6 +114,50 @@ def test_what_is_left_to_torch_has_its_bits(torch_backend, torch, fnn, random):
         assert torch.equal(got, expected), name
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_z_loss_beside_what_is_left_to_torch(torch_backend, torch, fnn, reduction, random):
+    """Weights of float64, other dtypes of labels, probabilities, and shapes that the operator refuses."""
+    logits, labels = (torch_backend.from_numpy(array) for array in classified((4, 8, 6), random, ignored=3))
+    weights = torch_backend.from_numpy(random.random(8))
+    options = {"reduction": reduction, "ignore_index": 3, "z_loss": 0.2}
+    weighted = fnn.CrossEntropyLoss(weights, **options)
+    assert weighted.why_not(logits, labels) == "weight is float64"
+    exact = torch_backend.functions.cross_entropy(
+        logits.movedim(1, -1), labels, **options, class_weight=weights.float().contiguous()
+    )
+    torch.testing.assert_close(weighted(logits, labels), exact, rtol=1e-6, atol=0)
+    loss = fnn.CrossEntropyLoss(**options)
+    rows, of_rows = logits[0].T, labels[0]
+    torch.testing.assert_close(loss(rows, of_rows.byte()), loss(rows, of_rows))
+    column = of_rows[1:2]  # torch takes one label of logits without rows
+    torch.testing.assert_close(loss(rows[1], column), loss(rows[1:2], column).reshape(loss(rows[1], column).shape))
+    extra = 0.2 * logits.logsumexp(1) ** 2
+    added = {"mean": extra.mean(), "sum": extra.sum(), "none": extra}[reduction]
+    loss, plain = (fnn.CrossEntropyLoss(reduction=reduction, z_loss=z_loss) for z_loss in (0.2, 0.0))
+    torch.testing.assert_close(loss(logits, logits.softmax(1)), plain(logits, logits.softmax(1)) + added)
+
+
+def test_negative_class_weights(torch_backend, torch, fnn, random):
+    """torch accepts them, and its code computes them on a CPU. On a GPU they give NaN."""
+    logits, weights = (torch_backend.from_numpy(numbers(shape, random)).float() for shape in ((4, 5), (5,)))
+    labels = torch.arange(4, device=logits.device)
+    weights = weights.abs()
+    weights[2] *= -1
+    got, expected = (each.CrossEntropyLoss(weights)(logits, labels) for each in (fnn, torch.nn))
+    if torch_backend.device == "cpu":
+        assert torch.equal(got, expected)
+    else:
+        assert got.isnan() and not expected.isnan()
+    with pytest.raises(RuntimeError, match=r"class_weight must not be negative; got .* for class 2"):
+        torch_backend.functions.cross_entropy(logits.cpu(), labels.cpu(), class_weight=weights.cpu())
+    loss = fnn.LinearCrossEntropyLoss(5, 5, weight=weights).to(logits.device)
+    if torch_backend.device == "cpu":
+        with pytest.raises(RuntimeError, match="class_weight must not be negative"):
+            loss(logits, labels)
+    else:
+        assert loss(logits, labels).isnan()
+
+
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")
 def test_a_softmax_without_a_dimension(torch_backend, torch, fnn, random):
     x = torch_backend.from_numpy(numbers((5, 7), random))
@@ -264,6 +308,17 @@ def test_eps_of_none_is_that_of_the_dtype_of_computation(torch_backend, torch, f
         (
             lambda fnn, x: fnn.CrossEntropyLoss(reduction="max")(x[0], x[0, :, 0].long()),
             "fusedops.cross_entropy: reduction must be",
+        ),
+        *(
+            (make, f"fusedops.{operator}: z_loss must be a finite number, at least 0; got -0.5")
+            for operator, make in (
+                ("cross_entropy", lambda fnn, x: fnn.CrossEntropyLoss(z_loss=-0.5)(x[0], x[0, :, 0].long())),
+                ("cross_entropy", lambda fnn, x: fnn.CrossEntropyLoss(z_loss=-0.5)(x[0], x[0])),
+                (
+                    "linear_cross_entropy",
+                    lambda fnn, x: fnn.LinearCrossEntropyLoss(8, 8, z_loss=-0.5, device=x.device)(x, x),
+                ),
+            )
         ),
     ],
 )

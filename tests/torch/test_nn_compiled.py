@@ -163,12 +163,14 @@ def test_a_loss_of_an_odd_number_of_classes(torch_cpu, gpu, kind, classes, dtype
 
 
 @pytest.mark.parametrize("target", ["int64", "int32"])
-def test_a_loss_that_is_left_to_the_compiler_is_as_exact(torch_cpu, monkeypatch, target):
+@pytest.mark.parametrize("has_own_options", [False, True])
+def test_a_loss_that_is_left_to_the_compiler_is_as_exact(torch_cpu, monkeypatch, has_own_options, target):
     """Runs as if the device were a GPU."""
     from fusedops.torch.nn import losses
 
     torch = torch_cpu.torch
-    loss = torch_cpu.functions.nn.CrossEntropyLoss(label_smoothing=0.1)
+    options = {"weight": torch.arange(13).bfloat16(), "z_loss": 0.1} if has_own_options else {}
+    loss = torch_cpu.functions.nn.CrossEntropyLoss(label_smoothing=0.1, **options)
     logits = torch.randn(6, 13, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
     labels = torch.arange(6, dtype=getattr(torch, target))
     expected = loss(logits, labels)

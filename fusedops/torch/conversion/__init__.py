@@ -131,8 +131,9 @@ def reported(model: torch.nn.Module, functions: bool = False, fuse_loss: bool = 
 def revert(model: _Model) -> _Model:
     """Undoes `convert`: gives every converted module its original class.
 
-    Layers of fusedops that replace no layer of torch or transformers, such as `AddRMSNorm`, stay. So do modules that
-    `fully_shard` or `torch.nn.utils.parametrize` made a subclass of after the conversion.
+    Layers of fusedops that replace no layer of torch or transformers, such as `AddRMSNorm`, stay. So do those with an
+    option that torch's lack, such as a z-loss, and modules that `fully_shard` or `torch.nn.utils.parametrize` made a
+    subclass of after the conversion.
 
     Args:
         model: any module.

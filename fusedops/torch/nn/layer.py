@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -26,7 +26,12 @@ class FusedLayer(torch.nn.Module if TYPE_CHECKING else object):  # type: ignore[
     """The first base of a layer; torch's class is the second.
 
     It has no state, so a change of the class converts a layer of torch.nn.
+
+    Attributes:
+        own_options: the names of options that torch's class lacks. `revert` leaves a layer with one of them as it is.
     """
+
+    own_options: ClassVar[tuple[str, ...]] = ()
 
     if TYPE_CHECKING:  # torch.nn.Module's takes and returns anything
 

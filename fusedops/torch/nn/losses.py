@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -26,7 +27,10 @@ from fusedops.torch.nn.plans import linear_loss
 class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     """−log softmax(input)[target], reduced: `fusedops.torch.cross_entropy`.
 
-    The arguments are those of `torch.nn.CrossEntropyLoss`.
+    The other arguments are those of `torch.nn.CrossEntropyLoss`.
+
+    Args:
+        z_loss: z > 0 adds z · (log Σ exp(input))² to the loss of each row.
 
     Call arguments:
         input: logits [C], [N, C] or [N, C, d₁, ...], float64, float32, float16 or bfloat16.
@@ -39,7 +43,8 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     Raises:
         RuntimeError, ValueError, IndexError: as torch's layer does for a wrong shape, dtype or option; on a CPU also
             for a target that is neither in [0, C) nor `ignore_index`. On a GPU the loss and the gradient of such a
-            target are NaN.
+            target are NaN. So are those of rows with a negative class weight, whose loss torch's own code computes on a
+            CPU.
 
     Logits with more than two dimensions are copied, unless the classes are contiguous in memory, as in
     `logits.transpose(1, 2)` of [N, T, C]. torch's own code computes probabilities as a target, weights of float64, and
@@ -53,6 +58,22 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
     """
 
     reduction: Reduction
+    own_options = ("z_loss",)
+    z_loss: float = 0.0
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        z_loss: float = 0.0,
+    ) -> None:
+        super().__init__(weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+        self.z_loss = z_loss
 
     def why_not(self, *inputs: Any) -> str | None:
         return self._unfused(*inputs) or (_padded(inputs[0]) if inputs else None)
@@ -65,17 +86,22 @@ class CrossEntropyLoss(FusedLayer, nn.CrossEntropyLoss):
         return unfused_input(inputs[0]) or unfused_target(*inputs[1:])
 
     def extra_repr(self) -> str:
-        return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0)
+        return options(self, ignore_index=-100, reduction="mean", label_smoothing=0.0, z_loss=0.0)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         if self._unfused(input, target):
-            return self.otherwise(super().forward, input, target)
+            return self.otherwise(self._of_torch, input, target)
         if _padded(input):  # the result is the kernel's: the compiler computes the cast with the loss
-            return super().forward(widened(input), target.long())
+            wide = widened(input)
+            return _of_torch(self, wide, target.long(), None if self.weight is None else self.weight.to(wide.dtype))
+        rest = (self.weight, self.ignore_index, self.label_smoothing, self.reduction, self.z_loss)
         try:
-            return of_classes(input, target, self.weight, self.ignore_index, self.label_smoothing, self.reduction)
+            return of_classes(input, target, *rest)
         except RuntimeError as error:
-            return as_original(error, super().forward, input, target)
+            return as_original(error, self._of_torch, input, target)
+
+    def _of_torch(self, input: Tensor, target: Tensor) -> Tensor:
+        return _of_torch(self, input, target, self.weight)
 
 
 class LinearCrossEntropyLoss(FusedLayer, nn.Module):
@@ -180,28 +206,39 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
         rows = logits.reshape(-1, logits.shape[-1])
         labels = target.reshape(rows.shape if target.is_floating_point() else -1)
         weight = None if self.weight is None else self.weight.to(rows.dtype)
-        loss = nn.functional.cross_entropy(
-            rows,
-            labels,
-            weight,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            reduction=self.reduction,
-        )
-        if self.z_loss:
-            loss = loss + self._z_loss(rows, labels, weight)
+        loss = _of_torch(self, rows, labels, weight)
         return loss.reshape(logits.shape[:-1]) if self.reduction == "none" else loss
 
-    def _z_loss(self, rows: Tensor, labels: Tensor, weight: Tensor | None) -> Tensor:
-        losses = self.z_loss * rows.logsumexp(-1).square()
-        weights = torch.ones_like(losses)
-        if not labels.is_floating_point():
-            counts = labels != self.ignore_index
-            losses = torch.where(counts, losses, 0.0)
-            weights = torch.where(counts, weights if weight is None else weight[labels.where(counts, 0)], 0.0)
-        if self.reduction == "none":
-            return losses
-        return losses.sum() / (weights.sum() if self.reduction == "mean" else 1)
+
+def _of_torch(
+    layer: CrossEntropyLoss | LinearCrossEntropyLoss, logits: Tensor, target: Tensor, weight: Tensor | None
+) -> Tensor:
+    """torch's own loss with the layer's options, and its z-loss.
+
+    The classes are the second dimension, or the only one.
+    """
+    loss = nn.functional.cross_entropy(
+        logits,
+        target,
+        weight,
+        ignore_index=layer.ignore_index,
+        label_smoothing=layer.label_smoothing,
+        reduction=layer.reduction,
+    )
+    if layer.z_loss == 0:
+        return loss
+    if not 0 < layer.z_loss < math.inf:
+        operator = "cross_entropy" if isinstance(layer, CrossEntropyLoss) else "linear_cross_entropy"
+        raise RuntimeError(f"fusedops.{operator}: z_loss must be a finite number, at least 0; got {layer.z_loss:g}")
+    losses = layer.z_loss * logits.logsumexp(min(logits.dim() - 1, 1)).square()
+    weights = torch.ones_like(losses)
+    if not target.is_floating_point():
+        counts = target != layer.ignore_index
+        losses = torch.where(counts, losses, 0.0)
+        weights = torch.where(counts, weights if weight is None else weight[target.where(counts, 0).long()], 0.0)
+    if layer.reduction != "none":
+        losses = losses.sum() / (weights.sum() if layer.reduction == "mean" else 1)
+    return loss + losses
 
 
 def of_classes(
@@ -211,6 +248,7 @@ def of_classes(
     ignore_index: int,
     label_smoothing: float,
     reduction: Reduction,
+    z_loss: float = 0.0,
 ) -> Tensor:
     """The loss of logits whose classes are the second dimension, or the only one, as torch has them."""
     logits = input.movedim(1, -1) if isinstance(input, Tensor) and input.dim() > 2 else input
@@ -221,6 +259,7 @@ def of_classes(
         label_smoothing=label_smoothing,
         reduction=reduction,
         class_weight=None if weight is None else weight.float(),
+        z_loss=z_loss,
     )
 
 

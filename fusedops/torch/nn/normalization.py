@@ -96,6 +96,7 @@ class RMSNorm(_Norm, nn.RMSNorm):
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
+    own_options = ("weight_offset",)
     weight_offset: float = 0.0
 
     def __init__(

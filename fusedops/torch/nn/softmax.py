@@ -41,6 +41,7 @@ class Softmax(FusedLayer, nn.Softmax):
     Source: Bridle, "Probabilistic interpretation of feedforward classification network outputs", 1990.
     """
 
+    own_options = ("scale", "causal")
     scale: float = 1.0
     causal: bool = False
 
