@@ -64,6 +64,10 @@ def become(thing: Any, kind: type) -> None:
     closure, which no public API reaches.
     """
     object.__setattr__(thing, "__class__", kind)  # past Keras, which would track the value
+    if isinstance(thing, keras.layers.Layer):
+        # TensorFlow's __setattr__ drops a value that a property has already, as that of FusedLayer has while a layer is
+        # made. Keras's class needs the attribute.
+        vars(thing).setdefault("supports_jit", True)
     for name in ("build", "quantize"):
         wrapper = vars(thing).get(name)
         method = getattr(wrapper, "__wrapped__", None)
