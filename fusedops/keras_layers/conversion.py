@@ -49,6 +49,9 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
 def revert(model: _Model) -> _Model:
     """Undoes `convert`: gives every converted layer its class of Keras's back.
 
+    Layers of fusedops that replace no layer of Keras's, such as GatedDense, stay. So does a loss with class weights or
+    a z-loss, which Keras's lacks.
+
     Args:
         model: a Keras 3 model or layer.
 

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from fusedops.conversion import full_name
-from fusedops.functions.common import Reduction
 from fusedops.keras_layers.backend import fo
 from fusedops.keras_layers.dense import Dense
 from fusedops.keras_layers.internals import AutocastScope, get_keras_mask, made_by, set_keras_mask
@@ -83,8 +82,8 @@ class Head:
         passes_on = self.layer.supports_masking and not self.softcap
         return self.layer.compute_mask(states, get_keras_mask(states)) if passes_on else None
 
-    def loss(self, states: Any, labels: Any, ignore_index: int, reduction: Reduction) -> Any:
-        """The cross-entropy of the rows of the output."""
+    def loss(self, states: Any, labels: Any, **options: Any) -> Any:
+        """The cross-entropy of the rows of the output, with these options of `linear_cross_entropy`."""
         layer, bias, softcap, transposed = self.layer, None, self.softcap, False
         with AutocastScope(layer.compute_dtype):  # as when the layer is called
             if not self._is_reversed:
@@ -98,10 +97,9 @@ class Head:
             keras.ops.cast(weight, self.dtype),
             labels,
             None if bias is None else keras.ops.cast(bias, self.dtype),
-            ignore_index=ignore_index,
-            reduction=reduction,
             softcap=softcap,
             transpose_weight=transposed,
+            **options,
         )
 
 
@@ -123,8 +121,8 @@ class Logits:
     def computed(self) -> Any:
         return self.head.logits(self.states)
 
-    def loss(self, labels: Any, ignore_index: int, reduction: Reduction) -> Any:
-        return self.head.loss(self.states, labels, ignore_index, reduction)
+    def loss(self, labels: Any, **options: Any) -> Any:
+        return self.head.loss(self.states, labels, **options)
 
 
 def _uncapped(output: Any) -> tuple[Any, float]:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from fusedops.keras_layers.backend import fo, is_floating, own, rank_of
+from fusedops.conversion import has_own_options
+from fusedops.functions.common import Reduction
+from fusedops.keras_layers.backend import PACKAGE, fo, is_floating, own, rank_of
 from fusedops.keras_layers.internals import get_keras_mask, reduce_weighted_values, set_keras_mask
 from fusedops.keras_layers.layer import register
 from fusedops.keras_layers.linear_loss import ignore_index
 from fusedops.keras_layers.logits import Logits
+
+_NAME = f"{PACKAGE}.keras.SparseCategoricalCrossentropy"
 
 
 @register
 class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
     """−log softmax(y_pred)[y_true] for each row, weighted and reduced as in Keras: `fusedops.tf.cross_entropy`.
 
-    The arguments and the config are those of `keras.losses.SparseCategoricalCrossentropy`. Sample weights, masks and
-    `ignore_class` have the same effect.
+    The other arguments and the rest of the config are those of `keras.losses.SparseCategoricalCrossentropy`. Sample
+    weights, masks and `ignore_class` have the same effect.
+
+    Args:
+        class_weight: [classes], a number for each class that multiplies the loss of its rows, before they are reduced
+            as in Keras; no mean divides by it.
+        z_loss: z > 0 adds z · (log Σ exp(y_pred))² to the loss of each row.
 
     Call arguments:
         y_true: [...] or [..., 1], of any type, cast to int64.
@@ -30,17 +40,43 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         The loss, in the dtype that Keras's has.
 
     Raises:
-        InvalidArgumentError: on a CPU, a label is neither a class nor `ignore_class`. On a GPU its loss and gradient
-            are NaN.
+        InvalidArgumentError: on a CPU, a label is neither a class nor `ignore_class`, or its class weight is negative.
+            On a GPU its loss and gradient are NaN.
+        ValueError: `class_weight` or `z_loss` is given, and y_pred does not hold logits over its last dimension.
 
     Keras's own code computes the loss of probabilities (`from_logits=False`, which is the default). If fusedops's XLA
-    library is not loaded, it computes all losses in graphs, because Keras does not ask a loss before it compiles.
+    library is not loaded, Keras's operators compute all losses in graphs, because Keras does not ask a loss before it
+    compiles.
 
     Example:
         >>> loss = fk.SparseCategoricalCrossentropy(from_logits=True)
         >>> print(loss(tf.constant([0]), tf.constant([[2.0, 1.0]])).numpy().round(4))
         0.3133
     """
+
+    own_options = ("class_weight", "z_loss")
+    class_weight: list[float] | None = None
+    z_loss: float = 0.0
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        reduction: str | None = "sum_over_batch_size",
+        axis: int = -1,
+        name: str = "sparse_categorical_crossentropy",
+        dtype: Any = None,
+        *,
+        class_weight: Sequence[float] | None = None,
+        z_loss: float = 0.0,
+    ) -> None:
+        super().__init__(from_logits, ignore_class, reduction, axis, name, dtype)
+        if isinstance(class_weight, Mapping):
+            raise ValueError(f"{_NAME}: class_weight must have a number for each class; got a dict")
+        self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
+        self.z_loss = z_loss
+        if has_own_options(self) and not self.from_logits:
+            raise ValueError(f"{_NAME}: from_logits must be True beside class_weight or z_loss; got False")
 
     def why_not(self, y_true: Any = None, y_pred: Any = None) -> str | None:
         """The reason why Keras's own code computes this loss, for these tensors if given; None if the kernel does."""
@@ -80,17 +116,50 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             return reduce_weighted_values(losses, sample_weight, mask, self.reduction, self.dtype)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        if self.why_not(y_true, y_pred):
+        is_unfused = bool(self.why_not(y_true, y_pred))
+        if is_unfused and not has_own_options(self):
             return super().call(y_true, y_pred)
+        if reason := is_unfused and self._unfused(y_true, y_pred):
+            raise ValueError(f"{_NAME}: class_weight and z_loss must be left out for this y_pred; {reason}")
         labels, ignored = _labels(y_true, y_pred), ignore_index(self.ignore_class)
-        if isinstance(y_pred, Logits):
-            losses = y_pred.loss(labels, ignored, "none")
+        if is_unfused:
+            losses = self._plain(labels, ignored, y_pred)
+        elif isinstance(y_pred, Logits):
+            losses = y_pred.loss(labels, **self._options("none"))
         else:
             logits = keras.ops.cast(y_pred, "float64") if self.dtype == "float64" else y_pred
-            losses = fo.cross_entropy(logits, labels, ignore_index=ignored, reduction="none")
+            losses = fo.cross_entropy(logits, labels, **self._options("none"))
         if self.ignore_class is not None:
             set_keras_mask(losses, keras.ops.not_equal(labels, ignored))
         return losses
+
+    def _options(self, reduction: Reduction) -> dict[str, Any]:
+        return {
+            "ignore_index": ignore_index(self.ignore_class),
+            "reduction": reduction,
+            "class_weight": self._weights(),
+            "z_loss": self.z_loss,
+        }
+
+    def _weights(self) -> Any:
+        weights = self.class_weight
+        return None if weights is None else keras.ops.convert_to_tensor(weights, "float32")
+
+    def _plain(self, labels: Any, ignored: int, logits: Any) -> Any:
+        """The loss of each row with class weights and a z-loss, by Keras's operators."""
+        lse, weights = keras.ops.logsumexp(logits, -1), self._weights()
+        counts = keras.ops.not_equal(labels, ignored)
+        labels = keras.ops.where(counts, labels, keras.ops.zeros_like(labels))
+        losses = lse - keras.ops.squeeze(keras.ops.take_along_axis(logits, labels[..., None], -1), -1)
+        if weights is not None:
+            losses = losses * keras.ops.cast(keras.ops.take(weights, labels), losses.dtype)
+        losses = losses + self.z_loss * keras.ops.square(lse)
+        return keras.ops.where(counts, losses, keras.ops.zeros_like(losses))
+
+    def get_config(self) -> dict[str, Any]:
+        """Keras's config; only with options of its own it has more, so that Keras loads a loss without them."""
+        own = {name: getattr(self, name) for name in self.own_options} if has_own_options(self) else {}
+        return {**super().get_config(), **own}
 
     def _total(self, y_true: Any, y_pred: Logits) -> Any:
         """The reduced loss of rows without weights of their own.
@@ -105,7 +174,7 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             mask = counts if mask is None else keras.ops.logical_and(mask, counts)
         if mask is not None:
             labels = keras.ops.where(mask, labels, keras.ops.full_like(labels, ignored))
-        total = keras.ops.cast(y_pred.loss(labels, ignored, "sum"), self.dtype)
+        total = keras.ops.cast(y_pred.loss(labels, **self._options("sum")), self.dtype)
         ones = keras.ops.ones_like(labels, self.dtype)
         rows = keras.ops.sum(ones if mask is None else keras.ops.cast(mask, self.dtype))
         mean = reduce_weighted_values(ones, None, mask, self.reduction, self.dtype)

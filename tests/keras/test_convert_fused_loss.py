@@ -269,6 +269,26 @@ def test_weights_masks_and_reductions(keras, fk, model, reduction, ignore_class,
     np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("sample_weight", [None, "rows"])
+def test_class_weights_and_z_loss(keras, fk, model, sample_weight, random, monkeypatch):
+    """The options of the loss are those of a loss of logits."""
+    x, y, weights = batch(random, model)
+    x[1, -2:] = 0  # masked
+    sample_weight = weights[:, :1] if sample_weight else None
+    before, found = model.get_weights(), []
+    own = {"z_loss": 0.1, "class_weight": [0.25 + label % 3 for label in range(VOCABULARY)]}
+    for fuse_loss in (False, True):
+        for options in ({}, own):
+            model.set_weights(before)
+            compiled(keras, model, loss=fk.SparseCategoricalCrossentropy(True, ignore_class=3, **options))
+            converted(fk, model, fuse_loss=fuse_loss)
+            calls = heads_called(monkeypatch, model)
+            found.append([model.train_on_batch(x, y, sample_weight) for _ in range(3)])
+            assert bool(calls) is not fuse_loss
+    np.testing.assert_allclose(found[2:], found[:2], rtol=1e-5)
+    assert not np.allclose(found[1], found[0], rtol=1e-2)
+
+
 def test_class_weights_of_fit(keras, fk, random, monkeypatch):
     """Keras's `class_weight` weights samples: the loss is divided by their number."""
     tokens = keras.Input((LENGTH,), dtype="int32")

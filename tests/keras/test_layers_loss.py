@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import ml_dtypes
 import numpy as np
@@ -211,6 +212,85 @@ def test_config(tf_cpu):
         saved = keras.losses.serialize(mine)
         assert saved["registered_name"] == "fusedops>SparseCategoricalCrossentropy"
         assert type(keras.losses.deserialize(saved)) is type(mine)
+
+
+WEIGHTED = {"class_weight": [0.25 + i % 3 for i in range(CLASSES)], "z_loss": 0.1}
+
+
+@pytest.mark.parametrize("way", ["eager", "graph", "without XLA"])
+@pytest.mark.parametrize("ignored", [None, 7])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum", "none"])
+def test_class_weights_and_z_loss(tf_backend, reduction, ignored, way, random, monkeypatch):
+    """The first are weights of samples. A mean of either divides by the number of rows."""
+    import fusedops.tf.keras as fk
+    from fusedops.tf import xla
+
+    tf, options = tf_backend.tf, {"reduction": reduction, "ignore_class": ignored}
+    labels, logits = data(tf_backend, "float32", random, ignored)
+    theirs = losses(**options, dtype="float64")[1]
+    mine = fk.SparseCategoricalCrossentropy(from_logits=True, **options, **WEIGHTED)
+    weights = tf.gather(tf.constant(WEIGHTED["class_weight"], tf.float64), labels)
+    counts = tf.ones_like(weights) if ignored is None else tf.cast(labels != ignored, tf.float64)
+
+    def expected(labels, logits):
+        wide = tf.cast(logits, tf.float64)
+        extra = WEIGHTED["z_loss"] * tf.reduce_logsumexp(wide, -1) ** 2 * counts
+        if reduction != "none":
+            extra = tf.reduce_sum(extra) / (1 if reduction == "sum" else tf.reduce_sum(counts))
+        return theirs(labels, wide, weights) + extra
+
+    if way == "without XLA":
+        monkeypatch.setattr(xla, "fault", "the library is stale")
+    loss = mine if way == "eager" else tf.function(mine)
+    for given in (labels, labels[..., None]):
+        got, exact = (value_and_gradient(tf_backend, each, given, logits) for each in (loss, expected))
+        for value, right in zip(got, exact, strict=True):
+            magnitude = np.full(right.shape, np.abs(right).max())
+            terms = any_order(CLASSES + ROWS[0] * ROWS[1])
+            assert_accurate(value, right, magnitude, 8 * terms, storage=(STORED, "float32"))
+    if way != "eager":
+        kinds = {op.type for op in loss.get_concrete_function(labels, logits).graph.get_operations()}
+        assert ("FusedopsCrossEntropy" in kinds) == (way == "graph")
+
+
+def test_config_of_class_weights_and_z_loss(tf_cpu):
+    """Keras's config has more entries only if they are needed, and `revert` leaves such a loss as it is."""
+    import fusedops.tf.keras as fk
+
+    keras = load_keras()
+    for options in (WEIGHTED, {"z_loss": 0.5}, {"class_weight": np.float32([1.0, 0.5])}):
+        loss = fk.SparseCategoricalCrossentropy(from_logits=True, **options)
+        again = keras.losses.deserialize(json.loads(json.dumps(keras.losses.serialize(loss))))
+        assert again.get_config() == loss.get_config()
+        assert (again.z_loss, again.class_weight) == (loss.z_loss, loss.class_weight)
+        model = keras.Sequential([keras.Input((3,)), fk.Dense(2)])
+        model.compile("sgd", loss)
+        fk.revert(model)
+        assert type(model.layers[0]) is keras.layers.Dense and type(model.loss) is type(loss)
+    assert not {"class_weight", "z_loss"} & fk.SparseCategoricalCrossentropy(from_logits=True).get_config().keys()
+
+
+def test_errors_of_class_weights_and_z_loss(tf_cpu, random):
+    import fusedops.tf.keras as fk
+
+    tf = tf_cpu.tf
+    labels, logits = data(tf_cpu, "float32", random)
+    name = "fusedops.tf.keras.SparseCategoricalCrossentropy"
+    with pytest.raises(ValueError, match=f"{name}: from_logits must be True beside class_weight or z_loss; got False"):
+        fk.SparseCategoricalCrossentropy(z_loss=0.1)
+    with pytest.raises(ValueError, match=f"{name}: class_weight must have a number for each class; got a dict"):
+        fk.SparseCategoricalCrossentropy(from_logits=True, class_weight={0: 1.0})
+    with pytest.raises(ValueError, match=f"{name}: class_weight and z_loss must be left out.*; axis is not the last"):
+        fk.SparseCategoricalCrossentropy(from_logits=True, z_loss=0.1, axis=1)(labels, logits)
+    weights = [1.0] * (CLASSES - 1)
+    for options, sentence in (
+        ({"z_loss": -1.0}, "z_loss must be a finite number, at least 0; got -1"),
+        ({"class_weight": weights}, "class_weight must have"),
+        ({"class_weight": [*weights, -1.0]}, f"class_weight must not be negative; got -1 for class {CLASSES - 1}"),
+    ):
+        loss = fk.SparseCategoricalCrossentropy(from_logits=True, **options)
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=sentence):
+            loss(tf.fill(labels.shape, CLASSES - 1), logits)
 
 
 def test_no_rows(tf_backend):

@@ -80,6 +80,9 @@ def layers():
     loss = fk.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1, reduction=None)
     assert loss.why_not() is None
     found["SparseCategoricalCrossentropy"] = keras.ops.convert_to_numpy(loss(LABELS, logits))
+    loss = fk.SparseCategoricalCrossentropy(from_logits=True, class_weight=[1.0, 2.0, 0.5], z_loss=0.1)
+    assert loss.why_not() is None
+    found["SparseCategoricalCrossentropy, weighted"] = keras.ops.convert_to_numpy(loss(LABELS, logits))
     np.savez(FOLDER / f"{BACKEND}.npz", **found)
 
 

@@ -98,7 +98,8 @@ def reported(model: keras.layers.Layer, fuse_loss: bool = False) -> conversion.R
 def revert(model: _Model) -> _Model:
     """Undoes `convert`: gives every converted layer its class of Keras's or KerasHub's back.
 
-    Layers of fusedops that replace no layer of either, such as GatedDense, stay.
+    Layers of fusedops that replace no layer of either, such as GatedDense, stay. So does a loss with class weights or a
+    z-loss, which Keras's lacks.
 
     Args:
         model: a Keras 3 model or layer.
