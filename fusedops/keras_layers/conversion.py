@@ -17,7 +17,7 @@ _RULES = Layers()
 _COMPILED = ("train_function", "test_function", "predict_function", "generate_function")  # the last is KerasHub's
 
 
-def convert(model: _Model, verbose: bool = True) -> _Model:
+def convert(model: _Model, verbose: bool = True, *, fuse_loss: bool = False) -> _Model:
     """Converts every layer of a model that fusedops knows to its kernels, and prints which ones.
 
     A layer changes in place, to a subclass of its own class that computes the same and adds no state. Weights, names,
@@ -29,14 +29,22 @@ def convert(model: _Model, verbose: bool = True) -> _Model:
     Args:
         model: a Keras 3 model or layer.
         verbose: True prints what was replaced and what was skipped, and why.
+        fuse_loss: must be False: the steps of Keras's JAX backend return the logits of a model. The layer
+            LinearCrossEntropyLoss makes none.
 
     Returns:
         The same model. If nothing in it could be converted, there is a warning.
 
     Raises:
         TypeError: it is not a Keras model or layer.
+        ValueError: `fuse_loss` is True.
     """
     layers = layers_of("convert", model)
+    if fuse_loss:
+        raise ValueError(
+            f"{PACKAGE}.keras.convert: fuse_loss must be False on Keras's JAX backend, whose steps return the logits; "
+            "got True: make the last layer a LinearCrossEntropyLoss"
+        )
     report = conversion.Report(_RULES, model.name)
     conversion.convert([*losses_of(layers), *layers], _RULES, report)
     _forget(layers)

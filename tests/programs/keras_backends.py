@@ -104,6 +104,13 @@ def model():
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     x = np.random.default_rng(1).normal(size=(2, 3, 8)).astype(np.float32)
     before = model.predict(x, verbose=0)
+    if BACKEND == "jax":
+        try:
+            fk.convert(model, fuse_loss=True)
+        except ValueError as error:
+            assert "fusedops.jax.keras.convert: fuse_loss must be False on Keras's JAX backend" in str(error), error
+        else:
+            raise AssertionError("fuse_loss=True raised no error")
     fk.convert(model, verbose=False)
     kinds = {type(layer).__name__ for layer in model._flatten_layers() if hasattr(layer, "why_not")}
     assert type(model.loss) is fk.SparseCategoricalCrossentropy
