@@ -624,6 +624,27 @@ def transformers_fsdp() -> None:
             check_family(model, fully_shard(sharded, mesh=both["data"]), way)
 
 
+def replicas() -> None:
+    """Dropout of plain tensors inside a plan: processes with equal seeds have equal copies, as with torch's dropout."""
+    model = FAMILIES["bert"].build("float64", device).train()
+    tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)
+    for is_converted_first in (False, True):
+        parallel = applied(by_names, copy.deepcopy(model), mesh, is_converted_first)
+        losses = []
+        for seed in (5, 5, 6):
+            torch.manual_seed(seed)
+            parallel.zero_grad()
+            loss = parallel(tokens, labels=tokens).loss
+            loss.backward()
+            losses.append(loss.detach())
+            copies = [loss.detach(), *(p.grad for p in parallel.parameters() if not isinstance(p, DTensor))]
+            for y in copies:
+                everywhere = [torch.empty_like(y) for _ in range(world)]
+                dist.all_gather(everywhere, y)
+                assert all(torch.equal(y, other) for other in everywhere), (is_converted_first, y.shape)
+        assert losses[0] == losses[1] != losses[2]
+
+
 def check_family(model: Any, parallel: Any, way: Callable[..., Any]) -> torch.Tensor:
     """Compares with the converted model in one process; returns the tokens."""
     tokens = torch.randint(90, (2, 8), generator=torch.Generator().manual_seed(0)).to(device)

@@ -17,7 +17,7 @@ TWO = (
 RANKS = {"two": (2, TWO), "four": (4, ("dropout", "heads", "two_dimensions", "without_weight", "checkpoints"))}
 # The version of transformers for Python 3.10 sets other forwards by its plans.
 if sys.version_info >= (3, 11) and find_spec("transformers"):
-    RANKS |= {"two-families": (2, ("transformers", "transformers_checkpoints"))}
+    RANKS |= {"two-families": (2, ("transformers", "transformers_checkpoints", "replicas"))}
     RANKS |= {"four-families": (4, ("transformers_fsdp",))}
 PRINTED = (
     "torch.Size([2, 4, 16])",
