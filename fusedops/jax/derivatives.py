@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from fusedops.gradients import GRADIENTS, REFUSED, Gradient
 from fusedops.jax import internals, neutral
 from fusedops.jax.library import BUILT_IN, TABLE, for_each
 from fusedops.jax.operators import OPERATORS
-from fusedops.jax.primitives import PRIMITIVES, Call
+from fusedops.jax.primitives import PRIMITIVES, Call, replaced
 
 FORMULA_NAMES = FormulaNames(neutral.FUNCTIONS, BUILT_IN)
 _GRADIENTS: dict[str, Gradient] = {}
@@ -31,9 +31,9 @@ _GRADIENTS: dict[str, Gradient] = {}
 
 @dataclass(frozen=True)
 class Pullback:
-    """The gradients of a call: the parameters of the linear primitive.
+    """The gradients of a call: a parameter of the linear primitive.
 
-    Its inputs are the tangents of the wanted inputs, then the saved tensors, by name each.
+    The primitive's inputs are the tangents of the wanted inputs, then the saved tensors, by name each.
     """
 
     call: Call
@@ -48,27 +48,40 @@ class Pullback:
         gradient = _GRADIENTS[operator.name]
         tensors = dict.fromkeys(gradient.saves) | dict(zip(self.saved, saved, strict=True))
         context = SimpleNamespace(**self.call.attributes, **tensors, wanted=self.wanted.__contains__)
-        upstream: list[Any] = [None] * len(operator.outputs)
-        for place, value in zip(self.flowing, dy, strict=True):
-            upstream[place] = value
-        found = gradient.formula(FORMULA_NAMES.of(operator), context, *upstream)
-        return [self._value(name, found.get(name)) for name in self.wanted]
+        upstream = replaced([None] * len(operator.outputs), self.flowing, dy)
+        with jax.numpy_rank_promotion("allow"):
+            found = gradient.formula(FORMULA_NAMES.of(operator), context, *upstream)
+            return [self._value(name, found.get(name)) for name in self.wanted]
 
     def _value(self, name: str, gradient: Any) -> Any:
         if gradient is REFUSED:
             raise no_gradient(self.call.operator, name)
         return gradient() if callable(gradient) else gradient
 
-    def tangents(self, values: Sequence[Any]) -> list[Any]:
-        """The tangents of the outputs."""
-        given, saved = values[: len(self.wanted)], values[len(self.wanted) :]
 
-        def of_upstream(*dy: Any) -> tuple[Any, ...]:
-            gradients = self(saved, dy)
-            typed = map(_sharded_as, gradients, given)
-            return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(typed, given, strict=True))
+@dataclass(frozen=True)
+class PullbackOfTangents:
+    """The gradients of the tangents of `first` in tensors that they read: as in Pullback, to any order.
 
-        return [*jax.linear_transpose(of_upstream, *self.tangents_like)(tuple(given))]
+    The saved tensors are those of the tangents, t, and the read ones, s. Since <dy, tangents(t, s)> = <t, first(s, dy)>
+    the gradients are those of `first` in s, in reverse mode.
+    """
+
+    first: Pullback | PullbackOfTangents
+    wanted: tuple[int, ...]  # places in s
+    tangents_like: tuple[Any, ...]
+
+    def __call__(self, saved: Sequence[Any], dy: Sequence[Any]) -> list[Any]:
+        count = len(self.first.wanted)
+        t, s = saved[:count], saved[count:]
+
+        def of_wanted(*values: Any) -> list[Any]:
+            return _typed(self.first(replaced(s, self.wanted, values), dy), t)
+
+        return [*jax.vjp(of_wanted, *(s[i] for i in self.wanted))[1]([*t])]
+
+
+Linear: TypeAlias = Pullback | PullbackOfTangents
 
 
 def no_gradient(operator: Operator, name: str | None = None) -> Exception:
@@ -81,8 +94,16 @@ _LINEAR = Primitive("fusedops_tangents")
 _LINEAR.multiple_results = True
 
 
-def _tangents(*values: Any, pullback: Pullback) -> list[Any]:
-    return pullback.tangents(_arrays(values))
+def _tangents(*values: Any, linear: Linear) -> list[Any]:
+    values = tuple(_arrays(values))
+    given, saved = values[: len(linear.wanted)], values[len(linear.wanted) :]
+    transposed = jax.linear_transpose(lambda *dy: _typed(linear(saved, dy), given), *linear.tangents_like)
+    return [*transposed([*given])]
+
+
+def _typed(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    typed = map(_sharded_as, gradients, like)
+    return [jnp.zeros_like(x) if g is None else g for g, x in zip(typed, like, strict=True)]
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:
@@ -103,38 +124,44 @@ def _sharded_as(gradient: Any, x: Any) -> Any:
     return gradient if is_same else jax.sharding.reshard(gradient, sharding)
 
 
-def _transpose(upstream: Sequence[Any], *values: Any, pullback: Pullback) -> list[Any]:
+def _transpose(upstream: Sequence[Any], *values: Any, linear: Linear) -> list[Any]:
     if all(map(_is_zero, upstream)):
         return [None] * len(values)
-    upstream, saved = _arrays(upstream), _arrays(values[len(pullback.wanted) :])
-    gradients = pullback(saved, [None if _is_zero(dy) else dy for dy in upstream])
+    unknown = [i for i, x in enumerate(values) if ad.is_undefined_primal(x)]
+    if unknown[-1] >= len(linear.wanted):  # the transpose in saved tensors, in which tangents may be linear as well
+
+        def of_unknown(*given: Any) -> list[Any]:
+            return _tangents(*replaced(values, unknown, given), linear=linear)
+
+        transposed = jax.linear_transpose(of_unknown, *(values[i].aval for i in unknown))
+        return replaced([None] * len(values), unknown, transposed([*map(ad.instantiate_zeros, upstream)]))
+    upstream, saved = _arrays(upstream), _arrays(values[len(linear.wanted) :])
+    gradients = linear(saved, [None if _is_zero(dy) else dy for dy in upstream])
     return [*map(_sharded_as, gradients, values), *[None] * len(saved)]
 
 
-def _jvp_of_linear(primals: Sequence[Any], tangents: Sequence[Any], *, pullback: Pullback) -> tuple[Any, Any]:
-    count, primals, tangents = len(pullback.wanted), _arrays(primals), _arrays(tangents)
-    if all(map(_is_zero, tangents[count:])):
-        given = [jnp.zeros_like(p) if _is_zero(t) else t for p, t in zip(primals[:count], tangents, strict=False)]
-        rest = primals[count:]
-        return _LINEAR.bind(*primals, pullback=pullback), _LINEAR.bind(*given, *rest, pullback=pullback)
+def _jvp_of_linear(primals: Sequence[Any], tangents: Sequence[Any], *, linear: Linear) -> tuple[Any, Any]:
+    count, primals, tangents = len(linear.wanted), _arrays(primals), _arrays(tangents)
     # A tangent of zeros would need a derivative in tensors that may have none, such as the angles of `rope`.
-    moving = [i for i, t in enumerate(tangents) if not _is_zero(t)]
+    moving = [i for i, t in enumerate(tangents[count:]) if not _is_zero(t)]
+    terms = []
+    if not moving or not all(map(_is_zero, tangents[:count])):
+        given = [jnp.zeros_like(p) if _is_zero(t) else t for p, t in zip(primals[:count], tangents, strict=False)]
+        terms.append(_LINEAR.bind(*given, *primals[count:], linear=linear))
+    if moving:
+        second = PullbackOfTangents(linear, tuple(moving), linear.tangents_like)
+        terms.append(_LINEAR.bind(*(tangents[count + i] for i in moving), *primals, linear=second))
+    return _LINEAR.bind(*primals, linear=linear), [sum(each[1:], each[0]) for each in zip(*terms, strict=True)]
 
-    def of_moving(*given: Any) -> list[Any]:
-        at = dict(zip(moving, given, strict=True))
-        return pullback.tangents([at.get(i, x) for i, x in enumerate(primals)])
 
-    return jax.jvp(of_moving, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
-
-
-def _batch_of_linear(values: Sequence[Any], dims: Sequence[int | None], *, pullback: Pullback) -> tuple[Any, Any]:
-    results = jax.vmap(lambda *each: pullback.tangents(each), in_axes=[*dims])(*values)
+def _batch_of_linear(values: Sequence[Any], dims: Sequence[int | None], *, linear: Linear) -> tuple[Any, Any]:
+    results = jax.vmap(lambda *each: _tangents(*each, linear=linear), in_axes=[*dims])(*values)
     return results, [0] * len(results)
 
 
 internals.needs_devices(_LINEAR)  # the primitives in its lowering do
 _LINEAR.def_impl(_tangents)
-_LINEAR.def_abstract_eval(lambda *_, pullback: [*pullback.tangents_like])
+_LINEAR.def_abstract_eval(lambda *_, linear: [*linear.tangents_like])
 mlir.register_lowering(_LINEAR, mlir.lower_fun(_tangents, multiple_results=True))
 ad.primitive_transposes[_LINEAR] = _transpose
 ad.primitive_jvps[_LINEAR] = _jvp_of_linear
@@ -164,11 +191,9 @@ def _jvp(operator: Operator) -> Callable[..., Any]:
         dots = {x: t for x, t in zip(call.given, tangents, strict=True) if not _is_zero(t) and _is_floating(given[x])}
         pullback = _pullback(call, tuple(dots), [*map(jax.typeof, outputs)])
         named = given | {y.name: x for y, x in zip(operator.outputs, outputs, strict=True)}
-        found = _LINEAR.bind(*dots.values(), *map(named.__getitem__, pullback.saved), pullback=pullback)
+        found = _LINEAR.bind(*dots.values(), *map(named.__getitem__, pullback.saved), linear=pullback)
         results = [ad.Zero(jax.typeof(y).to_tangent_aval()) for y in outputs]
-        for place, dot in zip(pullback.flowing, found, strict=True):
-            results[place] = dot
-        return outputs, results
+        return outputs, replaced(results, pullback.flowing, found)
 
     return jvp
 

@@ -14,14 +14,6 @@ from jax import Array
 from fusedops.jax.operators import OPERATORS
 
 
-def _compute(x: Array) -> Array:
-    return x if x.dtype == jnp.float64 else x.astype(jnp.float32)
-
-
-def _where(condition: Array, x: Array) -> Array:
-    return jnp.where(condition, x, jnp.zeros_like(x))
-
-
 def _columns(x: Array) -> Array:
     return jnp.arange(x.shape[-1], dtype=jnp.int32)
 
@@ -61,11 +53,6 @@ def _product(a: Array, b: Array) -> Array:
     return OPERATORS.matmul(a[None], b)[0] if a.ndim == 1 else OPERATORS.matmul(a, b)
 
 
-def _vjp(function: Callable[..., Any], inputs: Sequence[Array], upstream: Any) -> Sequence[Array]:
-    _, pull_back = jax.vjp(function, *inputs)
-    return pull_back(upstream)
-
-
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "absolute": jnp.abs,
     "alternating": lambda x: (x[..., ::2], x[..., 1::2]),
@@ -76,7 +63,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cast": lambda x, like: x.astype(like.dtype),
     "clamp": jnp.clip,
     "columns": _columns,
-    "compute": _compute,
+    "compute": lambda x: x if x.dtype == jnp.float64 else x.astype(jnp.float32),
     "constant": jax.lax.stop_gradient,
     "erf": jax.lax.erf,
     "exchange_heads": lambda x: jnp.swapaxes(x, -3, -2),
@@ -104,6 +91,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tanh": jnp.tanh,
     "transpose_last": lambda x: jnp.swapaxes(x, -2, -1),
     "unequal": jnp.not_equal,
-    "vjp": _vjp,
-    "where": _where,
+    "vjp": lambda function, inputs, upstream: jax.vjp(function, *inputs)[1](upstream),
+    "where": lambda condition, x: jnp.where(condition, x, jnp.zeros_like(x)),
 }

@@ -221,7 +221,8 @@ def _batching(operator: Operator) -> Callable[..., Any]:
         is_mapped = [d is not None for d in dims]
         single = tuple((x.dtype, x.shape[mapped:]) for x, mapped in zip(moved, is_mapped, strict=True))
         if operator.has_effects_or_lists or not _is_foldable(call, single, is_mapped):
-            found = jax.lax.map(_of_mapped(run, moved, is_mapped), [*itertools.compress(moved, is_mapped)])
+            places = [*itertools.compress(range(len(moved)), is_mapped)]
+            found = jax.lax.map(lambda given: run(*replaced(moved, places, given)), [moved[i] for i in places])
             return found, [0] * len(found)
         # The additional dimension can make inputs valid that a single call refuses, such as scalars.
         outputs = infer(call, single, library.has_int64())
@@ -255,14 +256,9 @@ def _is_foldable(call: Call, single: Sequence[Shaped], is_mapped: Sequence[bool]
     return highest <= max(of_rows) and not any(map(_is_shared, itertools.compress(given, is_mapped)))
 
 
-def _of_mapped(run: Callable[..., Any], tensors: Sequence[Any], is_mapped: Sequence[bool]) -> Callable[..., Any]:
-    """The call as a function of its mapped tensors."""
-
-    def call(slices: Sequence[Any]) -> Any:
-        rest = iter(slices)
-        return run(*(next(rest) if mapped else x for x, mapped in zip(tensors, is_mapped, strict=True)))
-
-    return call
+def replaced(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """The values, with others at these places."""
+    return [*(dict(enumerate(values)) | dict(zip(places, others, strict=True))).values()]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.specifications import EXPRESSIONS, SPECIFICATIONS
+from tests.specifications import SPECIFICATIONS
 
 # A few hundred roundings of 2^-53, of values up to 100.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -81,8 +81,7 @@ def test_second_order(jax_cpu, spec, random):
     """Forward and reverse mode over each other give v · H w of every operator, which is that of gradients beside x.
 
     All derivatives are in one compiled function. The step balances the rounding of differences, about 2^-53 / step, and
-    the neglected terms, about step²: both are near 2^-35, and values are sums of up to a few thousand. Forward over
-    forward calls a fourth derivative, which expressions of more than two inputs do not have.
+    the neglected terms, about step²: both are near 2^-35, and values are sums of up to a few thousand.
     """
     jax, np_ = jax_cpu.jax, jax_cpu.jax.numpy
     sample, step = spec.sample((3, 4), random), 2.0**-18
@@ -111,18 +110,62 @@ def test_second_order(jax_cpu, spec, random):
             "forward over reverse": dot(along(gradient, w)(x), v),
             "reverse over forward": dot(jax.grad(along(total, v))(x), w),
             "reverse over reverse": dot(jax.grad(lambda x: dot(gradient(x), v))(x), w),
+            "forward over forward": along(along(total, v), w)(x),
         }
 
-    found, twice = jax.jit(combinations)(x), jax.jit(along(along(total, v), w))
-    if spec.name in EXPRESSIONS and len(inputs) > 2:
-        with pytest.raises(ValueError, match="a derivative must have at most 24 inputs; got more"):
-            twice(x)
-    else:
-        found["forward over forward"] = twice(x)
+    found = jax.jit(combinations)(x)
     for name, value in found.items():
         limit = 1e-6 if name == "differences" else 1e-9
         expected = found["reverse over reverse"]
         np.testing.assert_allclose(value, expected, rtol=limit, atol=limit, err_msg=name)
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_forward_over_forward_of_many_inputs(jax_cpu, count, random):
+    """It calls the third derivative. That of five inputs has 17 inputs and 11 results; six are refused."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    names = "abcdfg"[:count]
+    product = fo.elementwise(" * ".join(f"sin({name})" for name in names))
+    x, v, w = (tuple(jax_cpu.tensor(random.normal(size=3), "float64") for _ in names) for _ in range(3))
+
+    def twice(f):
+        return jax.jvp(lambda *x: jax.jvp(f, x, v)[1], x, w)[1]
+
+    if count > 5:
+        with pytest.raises(ValueError, match="a derivative must have at most 24 inputs; got more"):
+            twice(product)
+    else:
+        plain = twice(lambda *x: np_.prod(np_.sin(np_.stack(x)), 0))
+        np.testing.assert_allclose(twice(product), plain, **CLOSE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transposes_of_derivatives(jax_cpu, name, random):
+    """A derivative's derivative is linear in the first one's tangent, or upstream gradient, and can be transposed."""
+    jax = jax_cpu.jax
+    x, v, w = (jax_cpu.tensor(random.normal(size=(3, 5)), "float64") for _ in range(3))
+
+    def transposes(f, x, v, w):
+        def of_tangent(t):
+            return jax.jvp(lambda x: jax.linearize(f, x)[1](t), (x,), (v,))[1]
+
+        def of_upstream(dy):
+            return jax.jvp(lambda x: jax.vjp(f, x)[1](dy)[0], (x,), (v,))[1]
+
+        return [jax.linear_transpose(each, w)(w)[0] for each in (of_tangent, of_upstream)]
+
+    found, expected = (
+        jax.jit(lambda *x, f=f: transposes(f, *x))(x, v, w) for f in operators(jax, jax_cpu.functions)[name]
+    )
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
+def test_derivatives_without_rank_promotion(jax_cpu):
+    """A user may forbid that jax.numpy adds dimensions. The formulas of derivatives do it, as of a norm's weight."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x, weight = jax.numpy.ones((2, 4)), jax.numpy.ones(4)
+    with jax.numpy_rank_promotion("raise"):
+        assert jax.hessian(lambda x: fo.rms_norm(x, weight).sum())(x).shape == (2, 4, 2, 4)
 
 
 def test_a_saved_tensor_is_read_only_if_a_transform_differentiates(jax_cpu):
