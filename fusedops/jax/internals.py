@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax._src import core, dispatch
+from jax._src import core, dispatch, sharding_impls
 from jax._src.interpreters import ad
 
 # Tracers that record a call for a derivative.
@@ -28,6 +28,14 @@ def abstract_beside(like: Any, dtype: Any, shape: tuple[int, ...], spec: Any = (
     """An abstract value that varies along the same axes of a shard_map as `like`."""
     sharding = core.get_cur_mesh_sharding(jax.sharding.PartitionSpec(*spec))
     return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def spec_of(sharding: Any, mesh: Any) -> Any:
+    """The spec of XLA's sharding. It is empty for a mesh that XLA divides otherwise, or that is not known."""
+    try:
+        return sharding_impls.parse_flatten_op_sharding(sharding._hlo_sharding, mesh)[0]
+    except (KeyError, NotImplementedError, ValueError):
+        return jax.sharding.PartitionSpec()
 
 
 def needs_devices(primitive: Any) -> None:

@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fusedops import axes
 from fusedops.axes import ALL, MEAN, TERM, Division, Share
 from fusedops.declarations import Operator
+from fusedops.jax import internals
 
 Shapes = Sequence[Sequence[int]]
 Names = tuple[str, ...]  # axes of a mesh
@@ -101,8 +102,7 @@ class Divided:
         """
 
         def partition(mesh: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-            # A tensor that is whole on every device may have a sharding of XLA, which has no spec.
-            chosen = self.choose(mesh, [getattr(x.sharding, "spec", ()) for x in (*arguments, *results)])
+            chosen = self.choose(mesh, [internals.spec_of(x.sharding, mesh) for x in (*arguments, *results)])
             shardings = [NamedSharding(mesh, spec) for spec in self.specs(chosen)]
 
             @_without_mesh
@@ -121,8 +121,8 @@ class Divided:
             return mesh, local, shardings[self.count :], tuple(shardings[: self.count])
 
         divided = custom_partitioning(whole)
-        rule, sizes, fixed = self._rule()
-        divided.def_partition(partition, sharding_rule=rule, need_replication_factors=fixed, **sizes)
+        rule, options = self._rule()
+        divided.def_partition(partition, decode_shardings=False, sharding_rule=rule, **options)
         return divided
 
     def _with_places(self, mesh: Any, chosen: Sequence[Chosen], shards: Sequence[Any]) -> list[Any]:
@@ -148,7 +148,7 @@ class Divided:
         own = jnp.asarray(table)[jax.lax.axis_index(tuple(itertools.chain(*(names for _, _, names in chosen))))]
         return [*shards[:at], jnp.concatenate([seed, own]), *shards[at + 1 :]]
 
-    def _rule(self) -> tuple[str, dict[str, int], tuple[str, ...]]:
+    def _rule(self) -> tuple[str, dict[str, Any]]:
         """The rule for the propagation of shardings, the sizes of its factors, and those that are not divided.
 
         Where tensors differ in size along an axis, such as heads of queries and keys, the larger dimension is a product
@@ -160,7 +160,7 @@ class Divided:
         def factor(tensor: int, dim: int, size: int) -> str:
             for i, (_, division, shares) in enumerate(self.divisions):
                 least = min(division.sizes)
-                if not shares[tensor].is_part(dim) or (size != least and (not least or size % least)):
+                if not shares[tensor].is_part(dim) or least < 2 or size % least:
                     continue
                 if size == least:
                     return f"a{i}"
@@ -172,7 +172,8 @@ class Divided:
             return fixed[-1]
 
         texts = [" ".join(factor(i, dim, size) for dim, size in enumerate(x)) for i, x in enumerate(self.shapes)]
-        return f"{', '.join(texts[: self.count])} -> {', '.join(texts[self.count :])}", sizes, tuple(fixed)
+        rule = f"{', '.join(texts[: self.count])} -> {', '.join(texts[self.count :])}"
+        return rule, {**sizes, "need_replication_factors": tuple(fixed)}
 
 
 def is_typed(tensors: Sequence[Any]) -> bool:

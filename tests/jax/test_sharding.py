@@ -155,6 +155,42 @@ def test_shards_of_a_user(jax_cpu, random):
     np.testing.assert_allclose(*tangents, **CLOSE)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("explicit", [False, True], ids=["automatic", "explicit"])
+def test_fewer_key_heads_than_devices(jax_cpu, explicit, heads, random):
+    """Heads of queries and slopes are sharded by four devices, which cannot share one key head, or two."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((PARTS,), ("data",), (kind,), devices=mesh_of(jax).devices.flat)
+    shapes = ((1, 3, 4, 8), (1, 5, heads, 8), (4,))
+    given = [random.uniform(0.1, 1, size=shape) for shape in shapes]
+
+    def call(q, k, slopes):
+        return jax.value_and_grad(lambda q, k: np_.sin(fo.attention(q, k, k, alibi=slopes)).sum(), (0, 1))(q, k)
+
+    expected = jax.jit(call)(*given)
+    specs = ((None, None, "data"), (), ("data",))
+    with jax.set_mesh(mesh):
+        placed = [jax.device_put(x, jax.sharding.PartitionSpec(*s)) for x, s in zip(given, specs, strict=True)]
+        found = jax.jit(call)(*placed)
+    for got, exact in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, exact, **CLOSE)
+
+
+def test_shards_of_a_user_along_one_axis(jax_cpu, random):
+    """shard_map over one of two axes leaves the other one to the compiler, which has no mesh for it there."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    kinds, spec = (jax.sharding.AxisType.Auto,) * 2, jax.sharding.PartitionSpec("a")
+    mesh = jax.make_mesh((2, 2), ("a", "b"), kinds, devices=mesh_of(jax).devices.flat)
+    x = random.normal(size=(8, 16))
+    sharded = jax.shard_map(fo.rms_norm, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"a"})
+    given = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("a", "b"))))
+    found, expected = (
+        jax.jit(jax.grad(lambda x, f=f: jax.numpy.sin(f(x)).sum()))(y) for f, y in ((sharded, given), (fo.rms_norm, x))
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("ignored", [2, 5, 8])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
