@@ -82,7 +82,7 @@ def array(value: Any) -> Any:
 
 def words(dtype: Any, shape: tuple[int, ...]) -> list[int]:
     """A tensor as the core's inference reads it: dtype, rank and sizes."""
-    name = np.dtype(dtype).name
+    name = dtype.name  # of a key of jax.random too, which is no dtype of NumPy
     if name == "uint32" and shape[-1:] == (2,):
         name, shape = "int64", shape[:-1]
     place = DTYPES.index(name) if name in DTYPES else len(DTYPES)

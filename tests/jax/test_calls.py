@@ -105,6 +105,12 @@ def test_a_bad_call_is_refused_while_it_is_traced(jax_cpu):
             transform(fo.rms_norm)(*given)
 
 
+def test_a_key_is_refused_as_a_tensor(jax_cpu):
+    """Its dtype is none of NumPy."""
+    with pytest.raises(ValueError, match=r"fusedops\.relu: x must be .*; got an unsupported dtype"):
+        jax_cpu.functions.relu(jax_cpu.jax.random.key(0))
+
+
 def test_kept_gradients_are_scaled_in_place(jax_cpu, random):
     """A program scales them in the memory of the forward's results. It copies them if they are read later, as by a
     second backward, or are its arguments."""
