@@ -213,3 +213,7 @@ class GroupQueryAttention(_FusedAttention, keras.layers.GroupQueryAttention):
                 query, key, value, attention_mask=keras_mask(attention_mask), training=training, **options
             )
         return attention(query, key, value, attention_mask, self._inverse_sqrt_head_dim, training)
+
+
+# Keras's class has another name than its layer. Files of weights have paths of class names.
+GroupQueryAttention.__name__ = keras.layers.GroupQueryAttention.__name__

@@ -101,6 +101,20 @@ def test_weights_files_fit_both(tf_cpu, tmp_path, random):
             assert_same_bits(got, expected)
 
 
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "GroupQueryAttention"])
+def test_weights_files_of_attention_fit_both(tf_cpu, name, tmp_path, random):
+    """Their paths have names of classes, of which the inner layers are found."""
+    keras, sizes = load_keras(), {"MultiHeadAttention": (2, 4), "GroupQueryAttention": (4, 4, 2)}[name]
+    x = keras.Input((3, 8))
+    mine, theirs = (keras.Model(x, getattr(package, name)(*sizes)(x, x)) for package in packages())
+    for start, end in ((mine, theirs), (theirs, mine)):
+        set_random_weights([start], random)
+        start.save_weights(tmp_path / "model.weights.h5")
+        end.load_weights(tmp_path / "model.weights.h5")
+        for got, expected in zip(end.get_weights(), start.get_weights(), strict=True):
+            assert_same_bits(got, expected)
+
+
 WITHOUT_FUSEDOPS = """
 import sys
 import keras, numpy as np
