@@ -19,3 +19,9 @@ def init_process_group(device: str, rank: int, world: int, store: str, seconds: 
         world_size=world,
         timeout=datetime.timedelta(seconds=seconds),
     )
+
+
+def destroy_process_group() -> None:
+    """Leaves the group when all ranks do: torch 2.13 aborts some processes that end soon after they have left it."""
+    dist.barrier()
+    dist.destroy_process_group()

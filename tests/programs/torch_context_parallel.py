@@ -20,7 +20,7 @@ from tests.helpers.attention import STORAGE
 from tests.helpers.checks import check_backward, check_forward
 from tests.helpers.frameworks import backend as backend_of
 from tests.helpers.hugging_face import FAMILIES, VOCABULARY, Family
-from tests.helpers.ranks import init_process_group
+from tests.helpers.ranks import destroy_process_group, init_process_group
 from tests.helpers.specification import Sample
 from tests.specifications import attention, attention_varlen
 
@@ -271,4 +271,4 @@ def without_mask(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 for name in sections.split(","):
     globals()[name]()
     print(name, flush=True)
-dist.destroy_process_group()
+destroy_process_group()

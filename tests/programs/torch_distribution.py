@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fusedops.torch as fo
 import fusedops.torch.optim
-from tests.helpers.ranks import init_process_group
+from tests.helpers.ranks import destroy_process_group, init_process_group
 
 BATCH, TIME, WIDTH, HEADS, HIDDEN, CLASSES = 2, 6, 32, 2, 48, 16
 SIZE = WIDTH // HEADS  # of a head
@@ -150,4 +150,4 @@ for name, wrap, expected in (
     print(name, flush=True)
 clipped_adamw(copy.deepcopy(model), batches, rank, float32)
 print("fsdp-adamw", flush=True)
-dist.destroy_process_group()
+destroy_process_group()

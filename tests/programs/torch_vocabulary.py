@@ -17,7 +17,7 @@ import fusedops.torch as fo
 from tests.helpers.checks import check_backward, check_forward, tuples
 from tests.helpers.frameworks import BACKENDS
 from tests.helpers.numerics import DTYPES
-from tests.helpers.ranks import init_process_group
+from tests.helpers.ranks import destroy_process_group, init_process_group
 from tests.specifications import cross_entropy, linear_cross_entropy, linear_log_prob, linear_log_prob_entropy
 
 section, device, rank, world, store = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
@@ -380,4 +380,4 @@ def errors() -> None:
 for name in section.split(","):
     globals()[name]()
     print(name, flush=True)
-dist.destroy_process_group()
+destroy_process_group()
