@@ -191,6 +191,23 @@ def test_shards_of_a_user_along_one_axis(jax_cpu, random):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_exported_shards(jax_cpu, random):
+    """A program within shard_map can be exported. Else JAX refuses it: the compiler calls Python to divide a call."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    mesh, spec = mesh_of(jax), jax.sharding.PartitionSpec("data")
+    given = jax.device_put(random.normal(size=(8, 16)), jax.sharding.NamedSharding(mesh, spec))
+    allowed = ("fusedops", "CustomSPMDPartitioning")
+    checks = [*map(jax.export.DisabledSafetyCheck.custom_call, allowed)]
+
+    def saved(function):
+        return jax.export.export(jax.jit(function), disabled_checks=checks)(given).serialize()
+
+    program = jax.export.deserialize(saved(jax.shard_map(fo.rms_norm, mesh=mesh, in_specs=spec, out_specs=spec)))
+    np.testing.assert_array_equal(program.call(given), fo.rms_norm(np.asarray(given)))
+    with pytest.raises(NotImplementedError, match="serialization of host_callbacks is not yet implemented"):
+        saved(fo.rms_norm)
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("ignored", [2, 5, 8])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
