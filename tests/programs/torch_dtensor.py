@@ -892,13 +892,17 @@ def parallelized(module: torch.nn.Module, plan: dict[str, Any]) -> torch.nn.Modu
 
 
 def report() -> None:
-    """The report of `convert` says which parameters are sharded."""
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.RMSNorm(4), torch.nn.Linear(4, 4))
+    """The report of `convert` and the result of `explain` say which parameters are sharded."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.RMSNorm(4))
     assert "sharded" not in str(reported(copy.deepcopy(model)))
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    text = str(reported(parallelize_module(model.to(device), mesh, plan)))
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    model = parallelize_module(model.to(device), mesh, plan)
     over = f"over {world} processes"
-    assert f"  3 of 5 parameters are sharded: 2 Shard(dim=0) {over}, 1 Shard(dim=1) {over}" in text, text
+    line = f"3 of 5 parameters are sharded: 2 Shard(dim=0) {over}, 1 Shard(dim=1) {over}"
+    explanation = fo.explain(model, torch.ones(2, 4, device=device))
+    assert explanation.notes == (line,) and str(explanation).endswith(f"\n{line}"), explanation
+    text = str(reported(model))
+    assert f"  {line}" in text, text
 
 
 def heads() -> None:

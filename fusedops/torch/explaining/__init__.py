@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fusedops import conversion
 from fusedops.building.progress import progress
-from fusedops.torch import internals
+from fusedops.torch import distributed, internals
 from fusedops.torch.conversion.counterparts import Modules
 from fusedops.torch.conversion.hf import implementation
 from fusedops.torch.explaining.explanation import Explanation
@@ -58,7 +58,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
 
     Returns:
         An Explanation: `rows` of `kind`, `count`, `replaced`, `theirs` and `ours`, each with `seconds` and `saved`
-        bytes; `theirs` and `ours` of the whole step, on a GPU with `peak` bytes.
+        bytes; `theirs` and `ours` of the whole step, on a GPU with `peak` bytes; `notes` on sharded parameters.
 
     Raises:
         TypeError: the model is not a torch.nn.Module.
@@ -102,6 +102,7 @@ def explain(model: torch.nn.Module, /, *inputs: Any, **kwargs: Any) -> Explanati
         rows=rows(theirs, ours, measured["theirs"], measured["ours"]),
         theirs=measured["theirs"].whole(),
         ours=measured["ours"].whole(),
+        notes=tuple(distributed.notes_on_shards(model.parameters())),
     )
 
 

@@ -43,6 +43,7 @@ class Explanation:
     rows: tuple[Row, ...]  # the slowest first
     theirs: Cost
     ours: Cost
+    notes: tuple[str, ...] = ()  # such as on parameters that are sharded; the table ends with them
 
     def __str__(self) -> str:
         replaced = sum(row.replaced for row in self.rows)
@@ -58,8 +59,8 @@ class Explanation:
         if self.theirs.peak is not None and self.ours.peak is not None:
             lines.append(f"peak memory of the step: theirs {_bytes(self.theirs.peak)}, ours {_bytes(self.ours.peak)}")
         if not replaced:
-            return "\n".join(["fusedops: nothing in this model could be converted", *lines])
-        return "\n".join([*lines, f"* {replaced} of {self.modules} modules replaced; {self._rest()}"])
+            return "\n".join(["fusedops: nothing in this model could be converted", *lines, *self.notes])
+        return "\n".join([*lines, f"* {replaced} of {self.modules} modules replaced; {self._rest()}", *self.notes])
 
     __repr__ = __str__
 
