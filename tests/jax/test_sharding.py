@@ -200,7 +200,7 @@ def test_exported_shards(jax_cpu, random):
     checks = [*map(jax.export.DisabledSafetyCheck.custom_call, allowed)]
 
     def saved(function):
-        return jax.export.export(jax.jit(function), disabled_checks=checks)(given).serialize()
+        return jax.export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)(given).serialize()
 
     program = jax.export.deserialize(saved(jax.shard_map(fo.rms_norm, mesh=mesh, in_specs=spec, out_specs=spec)))
     np.testing.assert_array_equal(program.call(given), fo.rms_norm(np.asarray(given)))
