@@ -1,7 +1,7 @@
 """Writes the figures of the documents, and their charts, from the runs in docs/benchmarks/. Nothing is measured.
 
 python -m benchmarks.page                                   writes blocks and charts anew
-python -m benchmarks.page h200=build/bench/results.json     first adds a run, trimmed, in place of the last h200
+python -m benchmarks.page h100=build/bench/results.json     first adds a run, trimmed, in place of the last h100
 """
 
 from __future__ import annotations
