@@ -115,6 +115,33 @@ def test_masks_of_integers_are_those_of_users(torch_cpu, transformers, shape, dt
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
+def test_an_attention_that_is_causal_without_a_mask(torch, fo, build, cache, side):
+    """Moonshine's attention passes is_causal=False beside any mask."""
+    from transformers import EncoderDecoderCache, StaticCache
+
+    model = build("moonshine").double()
+    ids, mask = tokens(torch, model.device, side).values()
+    sound = torch.randn(3, 4000, dtype=torch.float64, device=model.device)
+
+    def results():
+        found, past = [], None
+        if cache == "static":
+            past = EncoderDecoderCache(*(StaticCache(config=model.config, max_cache_len=2 * LENGTH) for _ in range(2)))
+        for start, end in ((0, 4), (4, LENGTH)) if cache else ((0, LENGTH),):
+            options = {"decoder_attention_mask": mask[:, :end]} if side else {}
+            options |= {"past_key_values": past, "use_cache": bool(cache)}
+            output = model(sound, decoder_input_ids=ids[:, start:end], **options)
+            found.append(output.logits.detach())
+            past = output.past_key_values
+        return torch.cat(found, 1)[mask.bool()]
+
+    expected = results()
+    converted(fo, model)
+    torch.testing.assert_close(results(), expected, rtol=1e-9, atol=1e-9)
+
+
 def test_a_config_that_raises_on_access(torch_cpu, transformers):
     """A config whose layers differ raises on access, like NeoMME's, which has windows; the mask of a window is
     complete."""

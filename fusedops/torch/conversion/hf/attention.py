@@ -173,7 +173,9 @@ def _attend(
     named: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, "softcap": softcap}
     named |= {} if position_bias is None else {"position_bias": position_bias}
     named |= {} if s_aux is None else {"s_aux": s_aux}
-    visible = masks.visible(attention_mask, queries, keys, causal, sliding_window, position_bias)
+    # Moonshine's attention passes is_causal=False beside any mask.
+    takes_ours = attention_mask is not None and not is_by_mask and getattr(module, "is_causal", False)
+    visible = masks.visible(attention_mask, queries, keys, causal or takes_ours, sliding_window, position_bias)
     if leaves_cap_out or why_not(query, key, value, visible, scaling, **options) or visible is None:
         is_in_options = attention_mask is None and causal and sliding_window is not None
         if visible is not None and (is_in_options or masks.is_compact(attention_mask)):

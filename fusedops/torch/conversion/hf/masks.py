@@ -302,7 +302,7 @@ def visible(
         mask: ours, or any that a user passes.
         queries: T.
         keys: S.
-        is_causal: whether the attention is causal if no full mask says it.
+        is_causal: True if the attention is causal without a full mask.
         window: the size of the sliding window of a causal attention.
         bias: added to the scores, beside the mask.
     """
