@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,9 +41,10 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         The loss, in the dtype that Keras's has.
 
     Raises:
-        InvalidArgumentError: on a CPU, a label is neither a class nor `ignore_class`, or its class weight is negative.
-            On a GPU its loss and gradient are NaN.
-        ValueError: `class_weight` or `z_loss` is given, and y_pred does not hold logits over its last dimension.
+        InvalidArgumentError: on a CPU, a label is neither a class nor `ignore_class`. On a GPU its loss and gradient
+            are NaN.
+        ValueError: `class_weight` has another size or a negative number, or `z_loss` is negative or not finite. Or one
+            of them is given, and y_pred does not hold logits over its last dimension.
 
     Keras's own code computes the loss of probabilities (`from_logits=False`, which is the default). If fusedops's XLA
     library is not loaded, Keras's operators compute all losses in graphs, because Keras does not ask a loss before it
@@ -75,6 +77,11 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             raise ValueError(f"{_NAME}: class_weight must have a number for each class; got a dict")
         self.class_weight = None if class_weight is None else [float(weight) for weight in class_weight]
         self.z_loss = z_loss
+        for label, weight in enumerate(self.class_weight or ()):
+            if not weight >= 0:
+                raise ValueError(f"{_NAME}: class_weight must not be negative; got {weight:g} for class {label}")
+        if not 0 <= z_loss < math.inf:
+            raise ValueError(f"{_NAME}: z_loss must be a finite number, at least 0; got {z_loss:g}")
         if has_own_options(self) and not self.from_logits:
             raise ValueError(f"{_NAME}: from_logits must be True beside class_weight or z_loss; got False")
 
@@ -123,7 +130,7 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
             raise ValueError(f"{_NAME}: class_weight and z_loss must be left out for this y_pred; {reason}")
         labels, ignored = _labels(y_true, y_pred), ignore_index(self.ignore_class)
         if is_unfused:
-            losses = self._plain(labels, ignored, y_pred)
+            losses = self._plain(super().call(y_true, y_pred), labels, y_pred)
         elif isinstance(y_pred, Logits):
             losses = y_pred.loss(labels, **self._options("none"))
         else:
@@ -145,21 +152,22 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         weights = self.class_weight
         return None if weights is None else keras.ops.convert_to_tensor(weights, "float32")
 
-    def _plain(self, labels: Any, ignored: int, logits: Any) -> Any:
-        """The loss of each row with class weights and a z-loss, by Keras's operators."""
-        lse, weights = keras.ops.logsumexp(logits, -1), self._weights()
-        counts = keras.ops.not_equal(labels, ignored)
-        labels = keras.ops.where(counts, labels, keras.ops.zeros_like(labels))
-        losses = lse - keras.ops.squeeze(keras.ops.take_along_axis(logits, labels[..., None], -1), -1)
-        if weights is not None:
-            losses = losses * keras.ops.cast(keras.ops.take(weights, labels), losses.dtype)
-        losses = losses + self.z_loss * keras.ops.square(lse)
-        return keras.ops.where(counts, losses, keras.ops.zeros_like(losses))
+    def _plain(self, losses: Any, labels: Any, logits: Any) -> Any:
+        """Keras's own loss of each row, with class weights and a z-loss by Keras's operators."""
+        counts, classes = keras.ops.not_equal(labels, ignore_index(self.ignore_class)), logits.shape[-1]
+        if self.class_weight is not None:
+            if classes not in (None, len(self.class_weight)):
+                shape = f"shape [{classes}], one number for each class; got [{len(self.class_weight)}]"
+                raise ValueError(f"{_NAME}: class_weight must have {shape}")
+            weights = keras.ops.take(self._weights(), keras.ops.where(counts, labels, keras.ops.zeros_like(labels)))
+            losses = losses * keras.ops.cast(weights, losses.dtype)
+        extra = self.z_loss * keras.ops.square(keras.ops.logsumexp(logits, -1))
+        return losses + keras.ops.where(counts, extra, keras.ops.zeros_like(extra))
 
     def get_config(self) -> dict[str, Any]:
         """Keras's config; only with options of its own it has more, so that Keras loads a loss without them."""
-        own = {name: getattr(self, name) for name in self.own_options} if has_own_options(self) else {}
-        return {**super().get_config(), **own}
+        options = {name: getattr(self, name) for name in self.own_options} if has_own_options(self) else {}
+        return {**super().get_config(), **options}
 
     def _total(self, y_true: Any, y_pred: Logits) -> Any:
         """The reduced loss of rows without weights of their own.

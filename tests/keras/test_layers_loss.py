@@ -270,8 +270,10 @@ def test_config_of_class_weights_and_z_loss(tf_cpu):
     assert not {"class_weight", "z_loss"} & fk.SparseCategoricalCrossentropy(from_logits=True).get_config().keys()
 
 
-def test_errors_of_class_weights_and_z_loss(tf_cpu, random):
+@pytest.mark.parametrize("way", ["eager", "graph", "without XLA"])
+def test_errors_of_class_weights_and_z_loss(tf_cpu, way, random, monkeypatch):
     import fusedops.tf.keras as fk
+    from fusedops.tf import xla
 
     tf = tf_cpu.tf
     labels, logits = data(tf_cpu, "float32", random)
@@ -285,12 +287,25 @@ def test_errors_of_class_weights_and_z_loss(tf_cpu, random):
     weights = [1.0] * (CLASSES - 1)
     for options, sentence in (
         ({"z_loss": -1.0}, "z_loss must be a finite number, at least 0; got -1"),
-        ({"class_weight": weights}, "class_weight must have"),
+        ({"z_loss": float("nan")}, "z_loss must be a finite number, at least 0; got nan"),
         ({"class_weight": [*weights, -1.0]}, f"class_weight must not be negative; got -1 for class {CLASSES - 1}"),
     ):
+        with pytest.raises(ValueError, match=f"{name}: {sentence}"):
+            fk.SparseCategoricalCrossentropy(from_logits=True, **options)
+    if way == "without XLA":
+        monkeypatch.setattr(xla, "fault", "the library is stale")
+
+    def call(labels, **options):
         loss = fk.SparseCategoricalCrossentropy(from_logits=True, **options)
+        return (loss if way == "eager" else tf.function(loss))(labels, logits)
+
+    for size in (CLASSES - 1, CLASSES + 1):
+        sentence = rf"class_weight must have shape \[{CLASSES}\], one number for each class; got \[{size}\]"
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=sentence):
-            loss(tf.fill(labels.shape, CLASSES - 1), logits)
+            call(labels, class_weight=[1.0] * size)
+    for label in (-1, CLASSES):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="label"):
+            call(tf.fill(labels.shape, label), z_loss=0.1)
 
 
 def test_no_rows(tf_backend):
