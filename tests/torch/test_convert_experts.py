@@ -280,3 +280,16 @@ def test_the_registered_implementation_of_subclasses(torch_cpu, torch):
     results = []
     assert operators(torch, lambda: results.append(experts(*given))) == {"fusedops::experts"}
     torch.testing.assert_close(results[0], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_registered_implementation_looks_a_class_up_once(torch_cpu, torch, monkeypatch):
+    from fusedops.torch.conversion.hf import registered_experts
+
+    experts, calls = of_model(Family("qwen3_moe").build()), []
+    plain, find = type(experts), registered_experts.hf.counterpart
+    own = type("Own", (plain,), {"forward": lambda self, *inputs: plain.forward(self, *inputs)})
+    experts.__class__ = own
+    monkeypatch.setattr(registered_experts.hf, "counterpart", lambda kind: [calls.append(kind), find(kind)][1])
+    experts.config._experts_implementation_internal = "fusedops"
+    given = arguments(torch, experts)
+    assert torch.equal(experts(*given), experts(*given)) and calls == [own]

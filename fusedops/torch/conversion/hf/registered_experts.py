@@ -5,6 +5,7 @@ This module is imported with `transformers.integrations.moe`, which has the regi
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from torch import Tensor
@@ -37,15 +38,20 @@ def _number(kind: type) -> int | None:
         base = base.original
     if kind._apply_gate is not base._apply_gate:  # type: ignore[attr-defined]
         return None
-    if id(base) not in _counterparts:
-        try:
-            found = hf.counterpart(base)
-        except UnknownClass:
-            return None
-        if not issubclass(found, Experts):
-            return None
-        _counterparts[id(base)] = found
+    found = _counterpart(base)
+    if found is None:
+        return None
+    _counterparts[id(base)] = found
     return id(base)
+
+
+@functools.cache  # the source of an unknown class is read for each look-up, which takes longer than small experts
+def _counterpart(base: type) -> type[Experts] | None:
+    try:
+        found = hf.counterpart(base)
+    except UnknownClass:
+        return None
+    return found if issubclass(found, Experts) else None
 
 
 ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
