@@ -51,12 +51,19 @@ def _packed(x: tf.Tensor, offsets_q: tf.Tensor, offsets_k: tf.Tensor) -> tuple[t
 
 def _exchanged(x: tf.Tensor, places: Sequence[int]) -> tf.Tensor:
     """x with its last dimensions in this order."""
+    if x.shape.rank is None:
+        leading = tf.rank(x) - len(places)
+        return tf.transpose(x, tf.concat([tf.range(leading), leading + tf.constant(places)], 0))
     leading = x.shape.rank - len(places)
     return tf.transpose(x, [*range(leading), *(leading + place for place in places)])
 
 
 def _repeat_heads(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     times = tf.shape(like)[-3] // tf.maximum(tf.shape(x)[-3], 1)
+    if x.shape.rank is None:  # tf.repeat takes no axis counted from the end
+        leading, last = tf.shape(x)[:-2], tf.shape(x)[-2:]
+        repeated = tf.broadcast_to(tf.expand_dims(x, -3), tf.concat([leading, [times], last], 0))
+        return tf.reshape(repeated, tf.concat([leading[:-1], leading[-1:] * times, last], 0))
     return tf.repeat(x, times, axis=x.shape.rank - 3)
 
 
@@ -88,6 +95,9 @@ def _vjp(function: Callable[..., Any], inputs: Sequence[tf.Tensor], upstream: An
 
 def _product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """The matrix product, also of a vector, as in torch.matmul."""
+    if a.shape.rank is None:
+        rows = tf.reshape(a, tf.concat([tf.ones([tf.maximum(2 - tf.rank(a), 0)], tf.int32), tf.shape(a)], 0))
+        return tf.reshape(OPERATORS.matmul(rows, b), tf.concat([tf.shape(a)[:-1], tf.shape(b)[-1:]], 0))
     if a.shape.rank == 1:
         return tf.squeeze(OPERATORS.matmul(tf.expand_dims(a, 0), b), 0)
     return OPERATORS.matmul(a, b)
@@ -121,9 +131,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "probabilities": _probabilities,
     "product": _product,
     "repeat_heads": _repeat_heads,
-    "repeat_rows": lambda x, like: tf.broadcast_to(x, [tf.shape(like)[0], *tf.unstack(tf.shape(x))]),
+    "repeat_rows": lambda x, like: tf.broadcast_to(x, tf.concat([tf.shape(like)[:1], tf.shape(x)], 0)),
     "rows": lambda x: tf.reshape(x, [tf.reduce_prod(tf.shape(x)[:-1]), tf.shape(x)[-1]]),
-    "rows_as": lambda x, like: tf.reshape(x, [*tf.unstack(tf.shape(like))[:-1], tf.shape(x)[-1]]),
+    "rows_as": lambda x, like: tf.reshape(x, tf.concat([tf.shape(like)[:-1], tf.shape(x)[-1:]], 0)),
     "rsqrt": tf.math.rsqrt,
     "sigmoid": tf.sigmoid,
     "sum": tf.reduce_sum,

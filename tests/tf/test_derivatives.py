@@ -81,6 +81,23 @@ def test_forward_accumulator(tf_backend, spec, random):
             )
 
 
+def test_unknown_ranks(tf_backend, spec, random):
+    """Second and forward derivatives in a graph that does not know the ranks, as a signature may ask for and as forward
+    mode itself traces an operator that it has met with many shapes: those of eager code."""
+    tf = tf_backend.tf
+    for sample in small_samples(spec, random)[:6]:
+        function, tensors = function_and_tensors(tf_backend, spec, sample)
+        tangents = [tf.constant(random.normal(size=x.shape)) for x in tensors]
+        first = functools.partial(gradient_of, tf, lambda xs, function=function: function(*xs))
+        for way in (
+            lambda *xs, first=first: gradient_of(tf, first, xs),
+            lambda *xs, function=function, tangents=tangents: jvp(tf, function, list(xs), tangents),
+        ):
+            graph = tf.function(way, input_signature=[tf.TensorSpec(None, x.dtype) for x in tensors])
+            for got, expected in zip(tf.nest.flatten(graph(*tensors)), tf.nest.flatten(way(*tensors)), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_forward_over_reverse(tf_backend, spec, random):
     """The Hessian times a vector, in both orders of modes."""
     tf = tf_backend.tf
