@@ -34,7 +34,7 @@ def spec_of(sharding: Any, mesh: Any) -> Any:
     """The spec of XLA's sharding. It is empty for a mesh that XLA divides otherwise, or that is not known."""
     try:
         return sharding_impls.parse_flatten_op_sharding(sharding._hlo_sharding, mesh)[0]
-    except (KeyError, NotImplementedError, ValueError):
+    except (AssertionError, KeyError, NotImplementedError, StopIteration, ValueError):
         return jax.sharding.PartitionSpec()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any, TypeGuard
 
@@ -73,6 +74,8 @@ def ring_attention(
     """
     options: dict[str, Any] = {"causal": causal, "scale": scale, "softcap": softcap}
     named = {"q": q, "k": k, "v": v, "lengths": lengths, "offsets": offsets}
+    with suppress(TypeError):  # raised below, once all processes have compared: 1 and 1.0 are alike
+        options["scale"] = optional_number(_RING, "scale", scale)
     _check_alike(group, named, {**options, "window": window, "seq_dim": seq_dim, "load_balance": load_balance})
     options["scale"] = optional_number(_RING, "scale", scale)
     windowed = optional_count(_RING, "window", window)
