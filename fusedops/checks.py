@@ -5,6 +5,7 @@ The core checks shapes and dtypes. It never sees values that are not tensors, or
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -84,6 +85,11 @@ def optional_count(function: str, name: str, value: Any) -> int:
     if value < 1:
         raise ValueError(f"fusedops.{function}: {name} must be at least 1; got {value}")
     return int(value)
+
+
+def not_finite_or_negative(name: str, value: float) -> str | None:
+    """The core's sentence, without the function, on an option that is negative or not finite; None for any other."""
+    return None if 0 <= value < math.inf else f"{name} must be a finite number, at least 0; got {value:g}"
 
 
 def flag(function: str, name: str, value: Any) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
+from fusedops.checks import not_finite_or_negative
 from fusedops.conversion import has_own_options
 from fusedops.functions.common import Reduction
 from fusedops.keras_layers.backend import PACKAGE, fo, is_floating, own, rank_of
@@ -80,8 +80,8 @@ class SparseCategoricalCrossentropy(keras.losses.SparseCategoricalCrossentropy):
         for label, weight in enumerate(self.class_weight or ()):
             if not weight >= 0:
                 raise ValueError(f"{_NAME}: class_weight must not be negative; got {weight:g} for class {label}")
-        if not 0 <= z_loss < math.inf:
-            raise ValueError(f"{_NAME}: z_loss must be a finite number, at least 0; got {z_loss:g}")
+        if problem := not_finite_or_negative("z_loss", z_loss):
+            raise ValueError(f"{_NAME}: {problem}")
         if has_own_options(self) and not self.from_logits:
             raise ValueError(f"{_NAME}: from_logits must be True beside class_weight or z_loss; got False")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 import fusedops.torch as fo
+from fusedops.checks import not_finite_or_negative
 from fusedops.functions.common import Reduction
 from fusedops.torch.nn.layer import (
     FusedLayer,
@@ -227,9 +227,9 @@ def _of_torch(
     )
     if layer.z_loss == 0:
         return loss
-    if not 0 < layer.z_loss < math.inf:
+    if problem := not_finite_or_negative("z_loss", layer.z_loss):
         operator = "cross_entropy" if isinstance(layer, CrossEntropyLoss) else "linear_cross_entropy"
-        raise RuntimeError(f"fusedops.{operator}: z_loss must be a finite number, at least 0; got {layer.z_loss:g}")
+        raise RuntimeError(f"fusedops.{operator}: {problem}")
     losses = layer.z_loss * logits.logsumexp(min(logits.dim() - 1, 1)).square()
     weights = torch.ones_like(losses)
     if not target.is_floating_point():
