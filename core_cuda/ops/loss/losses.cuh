@@ -1,6 +1,6 @@
 // Shared parts of the CUDA kernels of the losses. Rows of logits are divided into tiles, one per block, so that a
 // single row of a large vocabulary occupies many multiprocessors; the sums of each tile go to the workspace. A second
-// kernel combines the tiles of each row, a third sums the rows, both in a fixed order.
+// kernel combines the tiles of each row, and sums the rows of a block; if there are several, a third adds their sums.
 #pragma once
 
 #include <limits>
@@ -147,7 +147,15 @@ struct Total {
   A loss, count;
 };
 
-// One thread per row. label_logit(row, label) is the logit of its label.
+// Stores the results of all rows.
+template <class A>
+__device__ void store_totals(const Losses<A>& losses, A loss, A counts) {
+  *losses.count = counts;
+  if (losses.reduction != Reduction::none) *losses.loss = losses.reduction == Reduction::sum ? loss : loss / counts;
+}
+
+// One thread per row. label_logit(row, label) is the logit of its label. `totals`: of the blocks; null if one has all
+// rows.
 template <class A, class LabelLogit>
 __global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> losses, const TileStats<A> tile_stats,
                                                               const LabelLogit label_logit, Total<A>* totals) {
@@ -162,7 +170,11 @@ __global__ void __launch_bounds__(kThreads) row_losses_kernel(const Losses<A> lo
   loss = block_sum<kThreads>(loss);
   __syncthreads();
   counts = block_sum<kThreads>(counts);
-  if (threadIdx.x == 0) totals[blockIdx.x] = {loss, counts};
+  if (threadIdx.x != 0) return;
+  if (totals)
+    totals[blockIdx.x] = {loss, counts};
+  else
+    store_totals(losses, loss, counts);
 }
 
 template <class A>
@@ -177,9 +189,7 @@ __global__ void __launch_bounds__(kSumThreads)
   loss = block_sum<kSumThreads>(loss);
   __syncthreads();
   counts = block_sum<kSumThreads>(counts);
-  if (threadIdx.x != 0) return;
-  *losses.count = counts;
-  if (losses.reduction != Reduction::none) *losses.loss = losses.reduction == Reduction::sum ? loss : loss / counts;
+  if (threadIdx.x == 0) store_totals(losses, loss, counts);
 }
 
 // Stores lse, count and the losses. `totals`: memory for LossTiles::blocks of them.
@@ -188,8 +198,10 @@ Status finish_losses(const Losses<A>& losses, const TileStats<A>& tile_stats, co
                      Total<A>* totals, const Context& context) {
   static_assert(LossTiles::kBlockRows == kThreads);
   const int64_t blocks = (losses.rows + kThreads - 1) / kThreads;
+  if (blocks == 1) totals = nullptr;
   FUSEDOPS_TRY(
       launch(context, row_losses_kernel<A, LabelLogit>, blocks, kThreads, losses, tile_stats, label_logit, totals));
+  if (!totals) return {};
   return launch(context, loss_totals_kernel<A>, 1, kSumThreads, losses, totals, blocks);
 }
 
