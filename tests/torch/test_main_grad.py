@@ -1,4 +1,4 @@
-"""Layers that add the weight's gradient to weight.main_grad: Linear, and torch's own after `convert`."""
+"""Layers that add the weight's gradient to weight.main_grad: Linear, losses of a head, torch's own after `convert`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from tests.helpers.converting import converted
 from tests.helpers.hugging_face import FAMILIES
 from tests.helpers.torch_functions import operators
+
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_linear(torch_backend, torch, fo, dtype, activation, bias, shape):
     give_main_grads(torch, layer)
     found = summed(torch, layer, batches)
     assert layer.weight.grad is None and found[0] is None
-    tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    tolerance = TOLERANCES[dtype]
     limit = tolerance * max(1, float(expected[0].abs().max())) if expected[0].numel() else 0
     torch.testing.assert_close(layer.weight.main_grad.double(), expected[0], rtol=tolerance, atol=limit)
     for x, y in zip(batches, wide, strict=True):
@@ -136,14 +138,20 @@ def test_a_main_grad_that_is_removed(torch_backend, torch, fo, x):
     assert (total == 0).all() and layer.weight.grad is None
 
 
+@pytest.mark.parametrize("name", ["Linear", "LinearCrossEntropyLoss"])
 @pytest.mark.parametrize("uses", [1, 2])
-def test_streams(torch_gpu, uses):
+def test_streams(torch_gpu, uses, name):
     """backward() waits for forwards on other streams, and serializes their writes, as for grad."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
-    layer = give_main_grads(torch, fo.nn.Linear(1024, 1024, bias=False, device="cuda"))
-    x = torch.ones(2048, 1024, device="cuda")
-    older = layer(x)  # holds the weight's autograd node, which belongs to the default stream
+    layer = give_main_grads(torch, getattr(fo.nn, name)(1024, 1024, bias=False, device="cuda"))
+    weight = layer.weight if name == "Linear" else layer.linear.weight
+    inputs = [torch.ones(2048, 1024, device="cuda")]
+    if name != "Linear":
+        inputs.append(torch.arange(2048, device="cuda") % 1024)
+    older = layer(*inputs)  # holds the weight's autograd node, which belongs to the default stream
     older.sum().backward(retain_graph=True)
+    once = weight.main_grad.clone()
+    assert once.any()
     streams = [torch.cuda.Stream() for _ in range(uses)]
 
     def slow(gradient):
@@ -152,21 +160,21 @@ def test_streams(torch_gpu, uses):
 
     for repeat in range(3):
         torch.cuda.synchronize()
-        layer.weight.main_grad.zero_()
+        weight.main_grad.zero_()
         losses = []
         for stream in streams:
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                y = layer(x)
+                y = layer(*inputs)
                 y.register_hook(slow)
                 losses.append(y.sum())
         for stream in streams:
             torch.cuda.current_stream().wait_stream(stream)
         sum(losses).backward()
-        seen = layer.weight.main_grad.clone()
+        seen = weight.main_grad.clone()
         torch.cuda.synchronize()
-        assert (seen == uses * 2048).all(), repeat
-        assert torch.equal(seen, layer.weight.main_grad)
+        assert torch.equal(seen, uses * once), repeat
+        assert torch.equal(seen, weight.main_grad)
 
 
 @pytest.mark.parametrize("total", [0, "bfloat16"])
@@ -264,22 +272,6 @@ def test_convert(torch_backend, torch, fo, transformers, name):
         assert id(p) not in weights - tied or p.grad is None, key
 
 
-def test_a_fused_loss(torch_backend, torch, fo, transformers, capsys):
-    """The head itself adds its gradient, so it is called."""
-    model = FAMILIES["llama"].build("float64", torch_backend.device)
-    tokens = torch.arange(12, device=torch_backend.device)[None]
-    model(tokens, labels=tokens).loss.backward()
-    expected = model.lm_head.weight.grad.clone()
-    model.zero_grad()
-    fo.convert(give_main_grads(torch, model), fuse_loss=True)
-    assert "its head has a weight whose gradient goes to main_grad" in capsys.readouterr().out
-    got = model(tokens, labels=tokens)
-    got.loss.backward()
-    assert got.logits is not None
-    scale = float(expected.abs().max())  # transformers' norms compute in float32
-    torch.testing.assert_close(model.lm_head.weight.main_grad, expected, rtol=0, atol=1e-5 * scale)
-
-
 def test_convert_without_main_grads(torch_backend, torch, fo, capsys):
     layer = torch.nn.Linear(8, 16, device=torch_backend.device)
     model = torch.nn.Sequential(layer, torch.nn.LayerNorm(16, device=torch_backend.device))
@@ -302,3 +294,171 @@ def test_compiled(torch_backend, torch, fo):
     expected = layer.weight.main_grad.clone()
     torch.compile(lambda x: layer(x) * 2, backend="eager")(x).sum().backward()
     torch.testing.assert_close(layer.weight.main_grad, 3 * expected)
+
+
+# ---- losses of a linear head, without logits ----
+
+OPERATOR = "FusedopsLinearCrossEntropyBackward"
+
+
+@pytest.fixture
+def head(torch_backend, torch, fo):
+    """A loss of 40 classes whose head has a main_grad."""
+    torch.manual_seed(0)
+    return give_main_grads(torch, fo.nn.LinearCrossEntropyLoss(24, 40, bias=True, device=torch_backend.device))
+
+
+@pytest.fixture
+def batch(torch_backend, torch):
+    x = torch.randn(3, 5, 24, device=torch_backend.device, requires_grad=True)
+    return x, torch.arange(15, device=torch_backend.device).reshape(3, 5)
+
+
+def of_autograd(torch, loss, *inputs):
+    """The gradient of the head's weight, as a float32 tensor."""
+    return torch.autograd.grad(loss(*inputs), loss.linear.weight)[0].float()
+
+
+def test_parts_of_a_loss(torch_backend, torch, fo, dtype):
+    """Each part's gradient is rounded to the dtype, and the sum is not."""
+    kind = {"device": torch_backend.device, "dtype": getattr(torch, dtype)}
+    torch.manual_seed(0)
+    loss = fo.nn.LinearCrossEntropyLoss(24, 40, bias=True, softcap=3.0, **kind)
+    exact = copy.deepcopy(loss).double()
+    target = torch.arange(15, device=torch_backend.device)
+    parts = [torch.randn(15, 24, **kind, requires_grad=True) for _ in range(16)]
+    for x in parts:
+        wide = x.detach().double().requires_grad_()
+        exact(wide, target).backward()
+    give_main_grads(torch, loss)
+    rounded = torch.zeros_like(loss.linear.weight.main_grad)
+    for x in parts:
+        rounded += torch.autograd.grad(loss(x, target), loss.linear.weight)[0]
+        got = loss(x, target)
+        assert operators(got) == {OPERATOR}
+        got.backward()
+    weight = loss.linear.weight
+    assert weight.grad is None
+    torch.testing.assert_close(weight.main_grad, rounded, rtol=1e-6, atol=1e-6 * float(rounded.abs().max()))
+    for found, expected in ((weight.main_grad, exact.linear.weight.grad), (x.grad, wide.grad)):
+        limit = TOLERANCES[dtype] * float(expected.abs().max())
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=limit)
+
+
+def test_a_loss_under_autocast(torch_backend, torch, head, batch):
+    with torch.autocast(torch_backend.device, torch.bfloat16):
+        expected = of_autograd(torch, head, *batch)
+        got = head(*batch)
+    got.backward()
+    assert expected.any() and torch.equal(head.linear.weight.main_grad, expected)
+
+
+def test_main_grad_of_a_loss_changes_only_when_grad_would(torch, head, batch):
+    weight, bias, x = head.linear.weight, head.linear.bias, batch[0]
+    torch.autograd.grad(head(*batch), x)
+    head(*batch).backward(inputs=[x, bias])
+    expected = of_autograd(torch, head, *batch)
+    with torch.no_grad():
+        head(*batch)
+    weight.requires_grad_(False)
+    head(*batch).backward()
+    weight.requires_grad_(True)
+    found = torch.func.grad(lambda w: torch.func.functional_call(head, {"linear.weight": w}, batch))(weight.detach())
+    torch.testing.assert_close(found, expected)
+    assert expected.any() and not weight.main_grad.any() and weight.grad is None
+    head(*batch).backward(inputs=[weight])
+    assert torch.equal(weight.main_grad, expected) and weight.grad is None
+
+
+def test_hooks_after_a_loss(torch, head, batch):
+    seen, weight = [], head.linear.weight
+    expected = of_autograd(torch, head, *batch)
+    weight.grad_added_to_main_grad = False
+    weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad_added_to_main_grad))
+    head(*batch).backward()
+    assert seen == [True] and not weight.grad.any() and torch.equal(weight.main_grad, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_second_derivatives_of_a_loss(torch, head, batch):
+    """Those that go through the gradient of the input are added. That of main_grad itself is refused."""
+    x, target = batch
+    weight, plain = head.linear.weight, copy.deepcopy(head)  # which has no main_grad
+    for loss in (plain, head):
+        (dx,) = torch.autograd.grad(loss(x, target), x, create_graph=True)
+        dx.square().sum().backward(inputs=[loss.linear.weight])
+    torch.testing.assert_close(weight.main_grad, plain.linear.weight.grad)
+    (dweight,) = torch.autograd.grad(head(x, target), weight, create_graph=True)
+    assert dweight.requires_grad
+    before = weight.main_grad.clone()
+    with pytest.raises(RuntimeError, match="linear_cross_entropy: a weight with a main_grad has no double backward"):
+        head(x, target).backward(create_graph=True)
+    assert before.any() and torch.equal(weight.main_grad, before)
+
+
+def test_a_loss_refuses(torch, head, batch):
+    """A main_grad of another shape in the forward, and a removed one in the backward."""
+    weight = head.linear.weight
+    total, got = weight.main_grad, head(*batch)
+    del weight.main_grad
+    with pytest.raises(ValueError, match=r"fusedops\.linear_cross_entropy: weight\.main_grad must .* got none"):
+        got.backward()
+    assert not total.any() and weight.grad is None
+    weight.main_grad = total[:8]
+    with pytest.raises(ValueError, match=r"fusedops\.linear_cross_entropy: .*; got of float32 and shape \[8, 24\] on"):
+        head(*batch)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_loss_in_a_checkpoint(torch, head, batch, use_reentrant):
+    expected = of_autograd(torch, head, *batch)
+    torch.utils.checkpoint.checkpoint(head, *batch, use_reentrant=use_reentrant).backward()
+    assert expected.any() and torch.equal(head.linear.weight.main_grad, expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_loss(torch, head, batch, backend):
+    expected = of_autograd(torch, head, *batch)
+    torch.compile(lambda x, target: head(2 * x / 2, target), backend=backend)(*batch).backward()
+    assert expected.any() and head.linear.weight.grad is None
+    torch.testing.assert_close(head.linear.weight.main_grad, expected)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_a_fused_loss(torch_backend, torch, fo, transformers, capsys, is_tied):
+    """Two parts of a model without logits: also where the embedding has the same weight, and its gradient in grad."""
+    model = FAMILIES["llama"].build("float64", torch_backend.device).train()
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    if is_tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    parts = torch.arange(24, device=torch_backend.device).reshape(2, 1, 12)
+    for tokens in parts:
+        model(tokens, labels=tokens).loss.backward()
+    expected = {key: p.grad.clone() for key, p in model.named_parameters()}
+    model.zero_grad()
+    fo.convert(give_main_grads(torch, model), fuse_loss=True)
+    assert "returns no logits in training with labels" in capsys.readouterr().out
+    for tokens in parts:
+        got = model(tokens, labels=tokens)
+        got.loss.backward()
+        assert got.logits is None
+    weight = model.lm_head.weight
+    assert weight.main_grad.any() and (weight.grad is not None) == is_tied
+    for key, p in model.named_parameters():
+        found = sum(each for each in (p.grad, getattr(p, "main_grad", None)) if each is not None)
+        scale = float(expected[key].abs().max())  # transformers' norms compute in float32
+        assert (found - expected[key]).abs().max() <= 1e-5 * scale, key
+
+
+def test_a_compiled_model_with_a_fused_loss(torch_backend, torch, fo, transformers):
+    """Only its head has a main_grad: each one breaks the graph."""
+    model = FAMILIES["llama"].build("float32", torch_backend.device).train()
+    give_main_grads(torch, torch.nn.ModuleList([model.lm_head]))
+    converted(fo, model, "LlamaForCausalLM", fuse_loss=True)
+    weight, tokens = model.lm_head.weight, torch.arange(12, device=torch_backend.device)[None]
+    model(tokens, labels=tokens).loss.backward()
+    expected = weight.main_grad.clone()
+    got = torch.compile(model, backend="eager")(tokens, labels=tokens)
+    got.loss.backward()
+    assert got.logits is None and expected.any() and weight.grad is None
+    torch.testing.assert_close(weight.main_grad, 2 * expected)

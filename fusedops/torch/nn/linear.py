@@ -85,20 +85,32 @@ def is_plain_linear(module: Any) -> bool:
 
 
 def unfused_part(layer: nn.Module, name: str) -> str | None:
-    """The reason why a linear sublayer must be called, or None: it was replaced, or has hooks."""
+    """The reason why a linear sublayer must be called, or None: it was replaced, or has hooks or a main_grad."""
     part = getattr(layer, name)
-    if not is_plain_linear(part):
-        return f"{name} is a {type(part).__module__}.{type(part).__qualname__}"
-    return f"{name} {reason}" if (reason := reason_to_call(part)) else None
+    return f"{name} {reason}" if (reason := _replaced(part) or reason_to_call(part)) else None
+
+
+def unfused_head(head: Any) -> str | None:
+    """The reason why a loss needs the logits of its head, or None. `linear_loss` adds to the head's main_grad."""
+    return _replaced(head) or _watched(head)
+
+
+def _replaced(part: Any) -> str | None:
+    return None if is_plain_linear(part) else f"is a {type(part).__module__}.{type(part).__qualname__}"
 
 
 def reason_to_call(*layers: nn.Module) -> str | None:
     """The reason why linear layers with a common input must be called, or None if reading their parameters is enough:
     between the hooks of their `plan_of`, if they have one."""
-    is_any_watched = False
     for dense in layers:
         if main_grad.has_main_grad(dense._parameters.get("weight")):
             return "has a weight whose gradient goes to main_grad"
+    return _watched(*layers)
+
+
+def _watched(*layers: nn.Module) -> str | None:
+    is_any_watched = False
+    for dense in layers:
         is_any_watched = is_any_watched or is_watched(dense)
     return "has a hook or a forward of its own" if is_any_watched and plan_of(*layers) is None else None
 

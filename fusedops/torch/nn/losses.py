@@ -20,7 +20,7 @@ from fusedops.torch.nn.layer import (
     unfused_input,
     widened,
 )
-from fusedops.torch.nn.linear import unfused_part, unfused_weight
+from fusedops.torch.nn.linear import unfused_head, unfused_weight
 from fusedops.torch.nn.plans import linear_loss
 
 
@@ -137,6 +137,9 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
             target that is neither a class nor `ignore_index`. On a GPU the loss of such a target is NaN, and so is the
             gradient of all weights.
 
+    Gradient:
+        The one of a weight with a `main_grad` is added to it, as in `Linear`, rounded to the product's dtype first.
+
     torch's own code computes the logits, and then their loss, of a `linear` that was replaced or has a hook, of weights
     that are quantized, of probabilities as a target, and of other dtypes, devices and layouts.
 
@@ -178,7 +181,9 @@ class LinearCrossEntropyLoss(FusedLayer, nn.Module):
     def why_not(self, *inputs: Any) -> str | None:
         if inputs and (reason := unfused_input(inputs[0]) or unfused_target(*inputs[1:])):
             return reason
-        reason = unfused_part(self, "linear") or unfused_class_weight(self.weight)
+        if reason := unfused_head(self.linear):
+            return f"linear {reason}"
+        reason = unfused_class_weight(self.weight)
         return reason or (unfused_weight(inputs[0], self.linear.weight) if inputs else None)
 
     def extra_repr(self) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import fusedops.torch as fo
 from fusedops.functions.common import Activation
 from fusedops.torch import distributed, internals
+from fusedops.torch.nn import main_grad
 
 
 class Plan(ABC):
@@ -110,7 +111,7 @@ def gated_linear(activation: Activation, gate: nn.Linear, up: nn.Linear, x: Any)
 
 
 def linear_loss(head: nn.Linear, x: Any, labels: Tensor, **options: Any) -> Tensor:
-    """`linear_cross_entropy` with the parameters of a head that need not be called.
+    """`linear_cross_entropy` with the parameters of a head that need not be called, except for its main_grad.
 
     Under a plan that shards the head's classes, each process computes the part of its own: no process has all logits.
     """
@@ -118,7 +119,10 @@ def linear_loss(head: nn.Linear, x: Any, labels: Tensor, **options: Any) -> Tens
     if plan is not None:
         x = distributed.replicated(plan.prepare(x), head.weight)
         labels = distributed.replicated(labels, x)
-    loss = fo.linear_cross_entropy(x, head.weight, labels, head.bias, **options)
+    weight: Tensor = head.weight
+    if main_grad.is_added(weight):
+        weight = main_grad.to_main_grad(weight, "linear_cross_entropy")
+    loss = fo.linear_cross_entropy(x, weight, labels, head.bias, **options)
     return loss if plan is None else distributed.whole(loss)
 
 

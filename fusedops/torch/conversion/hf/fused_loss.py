@@ -33,7 +33,7 @@ from fusedops.torch.conversion.hf.code import compiled
 from fusedops.torch.conversion.hf.internals import can_return_tuple
 from fusedops.torch.conversion.hf.loss import LanguageModel, averaged, causal_loss, shifted, undecorated
 from fusedops.torch.nn.layer import unfused_input
-from fusedops.torch.nn.linear import is_plain_linear, reason_to_call, unfused_weight
+from fusedops.torch.nn.linear import unfused_head, unfused_weight
 from fusedops.torch.nn.plans import linear_loss, prepared
 
 _STATES = "_states"  # the added variable
@@ -112,6 +112,7 @@ def note(model: LanguageModel, asked: bool) -> str | None:
     name = model.original.__name__
     try:
         reason = unfused_head(getattr(model, _rewritten_of(model.original)[0], None))
+        reason = reason and f"its head {reason}"
     except (UnknownClass, source.NoSource) as error:
         reason = str(error)
     if reason:
@@ -121,13 +122,6 @@ def note(model: LanguageModel, asked: bool) -> str | None:
     if asked:
         return f"{name} returns no logits in training with labels, which saves {size:,.0f} kB a token"
     return f"fuse_loss=True would leave out the logits of {name} in training: {size:,.0f} kB a token"
-
-
-def unfused_head(head: Any) -> str | None:
-    """The reason why a model with this head must compute its logits, or None."""
-    if not is_plain_linear(head):
-        return f"its head is a {type(head).__module__}.{type(head).__qualname__}"
-    return f"its head {reason}" if (reason := reason_to_call(head)) else None
 
 
 def _rewritten_of(kind: type) -> tuple[str, FunctionType]:
