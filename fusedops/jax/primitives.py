@@ -261,12 +261,6 @@ def replaced(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]
     return [*(dict(enumerate(values)) | dict(zip(places, others, strict=True))).values()]
 
 
-@functools.lru_cache(maxsize=4096)
-def _compiled(call: Call) -> Callable[..., Any]:
-    """An eager call."""
-    return jax.jit(functools.partial(PRIMITIVES[call.name].bind, **call.parameters))
-
-
 def bind(call: Call, tensors: Sequence[Any]) -> list[Any]:
     found: list[Any] = PRIMITIVES[call.name].bind(*_resharded(call, internals.varying(tensors)), **call.parameters)
     return found
@@ -276,7 +270,7 @@ def _register(operator: Operator) -> None:
     primitive = PRIMITIVES[operator.name] = Primitive(f"fusedops_{operator.name}")
     primitive.multiple_results = True
     internals.needs_devices(primitive)
-    primitive.def_impl(lambda *tensors, counts, texts: _compiled(Call(operator.name, counts, texts))(*tensors))
+    internals.compiles_eager_calls(primitive)
     primitive.def_abstract_eval(_abstract_evaluation(operator))
     for platform, cuda in {"cpu": False, "cuda": True}.items():
         mlir.register_lowering(primitive, _lowering(operator, cuda), platform=platform)

@@ -111,6 +111,18 @@ def test_a_key_is_refused_as_a_tensor(jax_cpu):
         jax_cpu.functions.relu(jax_cpu.jax.random.key(0))
 
 
+def test_calls_without_jit(jax_cpu):
+    """A user may turn `jax.jit` off, and ask for the operator whose result has a NaN."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    x = jax.numpy.ones((2, 4))
+    second = jax.hessian(lambda x: fo.rms_norm(x).sum())
+    expected = second(x)
+    with jax.disable_jit():
+        assert_same_bits(np.asarray(second(x)), np.asarray(expected))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="encountered in fusedops_rms_norm"):
+        jax.jit(lambda x: fo.rms_norm(x) + 1)(x * np.inf)
+
+
 def test_kept_gradients_are_scaled_in_place(jax_cpu, random):
     """A program scales them in the memory of the forward's results. It copies them if they are read later, as by a
     second backward, or are its arguments."""
