@@ -245,6 +245,24 @@ def test_derivatives_in_a_number(jax_cpu, kind, random):
             np.testing.assert_allclose(got, expected, **CLOSE, err_msg=name)
 
 
+def test_second_derivatives_of_a_limit(jax_cpu, random):
+    """A limit that nothing reaches has no effect. XLA may compute a value again with another rounding, so a derivative
+    that compares it with its clipped self, as that of jnp.clip does, loses terms."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    shapes = {"x": (4, 8), "weight": (4, 2), "gate_up": (7, 10, 8), "down": (7, 12, 5), "gate_up_bias": (7, 10)}
+    given = {name: jax_cpu.tensor(random.normal(size=shape), "float64") for name, shape in shapes.items()}
+    index = np_.array([[6, 0], [5, 3], [0, 3], [6, 7]])
+
+    def second(limit):
+        def total(given):
+            return np_.sin(fo.experts(index=index, **given, limit=limit)).sum()
+
+        return jax.jit(lambda given: jax.jvp(jax.grad(total), (given,), (given,))[1])(given)
+
+    for got, expected in zip(*map(jax.tree.leaves, (second(1e3), second(0.0))), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
 def test_operators_without_a_gradient(jax_cpu):
     jax, fo = jax_cpu.jax, jax_cpu.functions
     x = jax.numpy.ones((2, 4))
