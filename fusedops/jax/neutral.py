@@ -80,7 +80,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "packed": _packed,
     "probabilities": _probabilities,
     "product": _product,
-    "repeat_heads": lambda x, like: jnp.repeat(x, like.shape[-3] // max(x.shape[-3], 1), -3),
+    # jnp.repeat would ask for a sharding on explicit axes.
+    "repeat_heads": lambda x, like: jnp.broadcast_to(
+        x[..., None, :, :], (*x.shape[:-2], like.shape[-3] // max(x.shape[-3], 1), *x.shape[-2:])
+    ).reshape(*x.shape[:-3], like.shape[-3], *x.shape[-2:]),
     "repeat_rows": lambda x, like: jnp.broadcast_to(x, (like.shape[0], *x.shape)),
     "rows": lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1]),
     "rows_as": lambda x, like: x.reshape(*like.shape[:-1], x.shape[-1]),

@@ -15,6 +15,4 @@ def may_need_gradient(*tensors: Any) -> bool:
     return any(map(internals.is_differentiated, tensors))
 
 
-def may_keep_gradient(x: Any) -> bool:
-    """True if a transform around this call differentiates x."""
-    return may_need_gradient(x)
+may_keep_gradient = may_need_gradient

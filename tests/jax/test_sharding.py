@@ -177,6 +177,20 @@ def test_fewer_key_heads_than_devices(jax_cpu, explicit, heads, random):
         np.testing.assert_allclose(got, exact, **CLOSE)
 
 
+def test_tangents_of_shared_heads_on_explicit_axes(jax_cpu, random):
+    """Queries and keys are sharded by heads, of which there are fewer of keys."""
+    jax, fo = jax_cpu.jax, jax_cpu.functions
+    kind, spec = jax.sharding.AxisType.Explicit, jax.sharding.PartitionSpec(None, None, "data")
+    mesh = jax.make_mesh((PARTS,), ("data",), (kind,), devices=mesh_of(jax).devices.flat)
+    given = [random.normal(size=(1, 3, heads, 8)) for heads in (2 * PARTS, PARTS, PARTS)]
+    tangents = jax.jit(lambda *x: jax.jvp(fo.attention, x, x)[1])
+    expected = tangents(*given)
+    with jax.set_mesh(mesh):
+        found = tangents(*(jax.device_put(x, spec) for x in given))
+        assert jax.typeof(found).sharding.spec[2] == "data"
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
 def test_shards_of_a_user_along_one_axis(jax_cpu, random):
     """shard_map over one of two axes leaves the other one to the compiler, which has no mesh for it there."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
