@@ -27,5 +27,7 @@ def all_cases() -> Iterator[Case]:
     yield from attention.cpu()
     yield from models.keras()
     yield from models.transformers()
+    yield from models.families()
+    yield from models.generation()
     yield from models.steps()
     yield from optimizers.optimizers()

@@ -15,6 +15,7 @@ KINDS = ("attention", "attention_causal")
 BIASES = ("attention_bias", "attention_learned_bias")
 PACKED = "attention_packed_causal"
 OPTIONS = ("attention_alibi_causal", "attention_sinks_causal", "attention_offset_causal", *BIASES, PACKED)
+DECODING = ("attention_decoding", "attention_decoding_heads")  # a query of four times the heads, and of as many
 STEP = (4, 4096, 16, 128)
 NARROW_FEATURES = 256  # the most that cuDNN takes
 NARROW = f"cuDNN, {NARROW_FEATURES} features"  # of heads with more
@@ -65,6 +66,9 @@ def decode() -> Iterator[Case]:
 
 
 def cpu() -> Iterator[Case]:
+    for operator in DECODING:
+        for dtype in ("float32", "bfloat16"):
+            yield decoding("cpu", dtype, (1, 2048, 16, 64), Goal("torch", "eager", 1.0), operator=operator)
     for dtype in ("float32", "bfloat16"):
         for shape in ((4, 1024, 16, 64), (1, 4096, 8, 128)):
             for kind in KINDS:

@@ -76,11 +76,22 @@ SECTIONS = {
         Effort(round=0.0, total=2.0, max_rounds=5),
         is_quick=False,
     ),
+    "decoding-cpu": Section(
+        "Decoding on the CPU: batch, keys, their heads, features", Effort(round=5e-3, total=1.0), is_quick=False
+    ),
+    "generation": Section(
+        "Generation by a tiny Llama on the CPU", Effort(round=0.0, total=5.0, min_rounds=5), is_quick=False
+    ),
     "keras": Section(
         "Keras's layers, and a training step of a Llama", Effort(round=10e-3, total=1.0, min_calls=2), is_quick=False
     ),
     "transformers": Section(
         "Two layers of Hugging Face's Llama", Effort(round=50e-3, total=4.0, min_calls=2), is_quick=False
+    ),
+    "families": Section(
+        "Training steps of two layers of other models of Hugging Face",
+        Effort(round=50e-3, total=3.0, min_calls=2),
+        is_quick=False,
     ),
     "steps": Section(
         "Whole training steps with AdamW",
@@ -152,7 +163,7 @@ class Case:
     variant: str  # forward, backward, ...
     dtype: str
     # Matrix product: M, N, K. Attention: batch, positions, heads, features. Decoding: the shape of the keys. Model:
-    # batch, sequence. Optimizer: number of tensors, mean size. Several GPUs: their number.
+    # batch, sequence. Family: number of layers. Optimizer: number of tensors, mean size. Several GPUs: their number.
     shape: tuple[int, ...]
     work: float
     unit: str  # of the work: "B", "FLOP", "token" or "step"
@@ -263,10 +274,12 @@ def as_fast_as_in_torch(framework: str = "tf") -> Goal:
     return Goal(framework, "fusedops, host clock", 1 / 1.03, against_framework="torch", as_time=True)
 
 
-def decoding(device: str, dtype: str, keys: tuple[int, int, int, int], *goals: Goal) -> Case:
+def decoding(
+    device: str, dtype: str, keys: tuple[int, int, int, int], *goals: Goal, operator: str = "attention_decoding"
+) -> Case:
     """A case of attention with one query, whose work is reading keys and values."""
-    work = float(2 * prod(keys) * SIZES[dtype])
-    return Case("decoding", device, "attention_decoding", "forward", dtype, keys, work, "B", ("torch",), goals)
+    section, work = "decoding-cpu" if device == "cpu" else "decoding", float(2 * prod(keys) * SIZES[dtype])
+    return Case(section, device, operator, "forward", dtype, keys, work, "B", ("torch",), goals)
 
 
 def attention_case(

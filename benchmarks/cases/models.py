@@ -8,7 +8,7 @@ from math import prod
 from benchmarks.cases.case import BOTH, STEPS, Case, Goal, bandwidth_case
 from benchmarks.cases.over_rows import VARIANTS
 from benchmarks.operators import OPERATORS
-from benchmarks.operators.models import ENCODER, LARGE_LLAMA, LLAMA, SMALL_LLAMA
+from benchmarks.operators.models import ENCODER, FAMILIES, LARGE_LLAMA, LLAMA, SMALL_LLAMA, TINY_LLAMA
 
 STEP = "training step"
 
@@ -53,11 +53,22 @@ def transformers() -> Iterator[Case]:
 
 def steps() -> Iterator[Case]:
     """Forward, backward and optimizer: the gain from converting both a model and its optimizer."""
+    goals = [Goal("torch", name, implementation=f"fusedops, {name}") for name in ("compiled", "compiled, CUDA graphs")]
     for model, tokens in ((LARGE_LLAMA, 4096), (SMALL_LLAMA, 128)):
-        yield _model(STEPS, "cuda", model, STEP, ("torch",), "bfloat16", (1, tokens))
+        yield _model(STEPS, "cuda", model, STEP, ("torch",), "bfloat16", (1, tokens), *goals)
     yield _model(STEPS, "cuda", ENCODER, STEP, ("tf",), "bfloat16", (16, 1024), parameters="float32")
     yield _model(STEPS, "cpu", LLAMA, STEP, ("torch",), "float32", (1, 32))
     yield _model(STEPS, "cpu", ENCODER, STEP, ("tf",), "float32", (2, 32))
+
+
+def families() -> Iterator[Case]:
+    goal = Goal("torch", "compiled", implementation="fusedops, compiled")
+    for family in FAMILIES:
+        yield Case("families", "cuda", family, BOTH, "bfloat16", (2,), 1.0, "step", ("torch",), (goal,))
+
+
+def generation() -> Iterator[Case]:
+    yield _model("generation", "cpu", TINY_LLAMA, "generate", ("torch",), "float32", (1, 32), Goal("torch", "eager"))
 
 
 def _model(

@@ -14,6 +14,8 @@ from benchmarks.operators.record import Operator
 
 VARIANTS = ("forward", BOTH)
 NORMS = (OPERATORS["rms_norm"], OPERATORS["layer_norm"])
+LONGEST = (2048, 131_072)  # the longest rows that a cluster of blocks holds
+LONG = (4096, 28_672)
 REPRESENTATIVES = (*NORMS, OPERATORS["softmax"])  # measured for more shapes than the other operators
 
 
@@ -52,15 +54,16 @@ def _rows() -> Iterator[Case]:
             yield bandwidth_case(
                 "rows", "cuda", operator.name, variant, "bfloat16", shape, *goals, frameworks=frameworks
             )
-    for operator in REPRESENTATIVES:
-        for variant, times in zip(VARIANTS, (1.10, 1.25), strict=True):
-            goals = (*_goals(times), *_tf_goals())
-            yield bandwidth_case("rows", "cuda", operator.name, variant, "bfloat16", (65536, 1024), *goals)
+    for shape, floors in (((65536, 1024), (1.10, 1.25)), (LONGEST, (1.08, 1.08))):
+        for operator in REPRESENTATIVES:
+            for variant, times in zip(VARIANTS, floors, strict=True):
+                goals = (*_goals(times), *_tf_goals())
+                yield bandwidth_case("rows", "cuda", operator.name, variant, "bfloat16", shape, *goals)
 
 
 def _float8() -> Iterator[Case]:
-    for operator in FLOAT8:
-        shape = operator.shape(*operator.largest)
+    shapes = [(operator, operator.shape(*operator.largest)) for operator in FLOAT8]
+    for operator, shape in (*shapes, *((operator, LONG) for operator in FLOAT8 if "norm" in operator.name)):
         goals = _goals(operator.floors[0])
         yield bandwidth_case(
             "float8", "cuda", operator.name, "forward", "bfloat16", shape, *goals, frameworks=("torch",)

@@ -11,6 +11,13 @@ from benchmarks.operators import OPERATORS
 
 # Transposes in C = A·B and in its backward: dC·Bᵀ and Aᵀ·dC.
 PRODUCTS = ("NN", "NT", "TN")
+# Products for which cuBLAS has been faster: one row of odd length, few tiles, little work, a depth beside a multiple.
+ODD = (
+    ("bfloat16", (1, 4097, 4099)),
+    ("bfloat16", (300, 300, 300_001)),
+    *((dtype, (512, 512, 512)) for dtype in ("float32", "float64")),
+    ("bfloat16", (4096, 4096, 65)),
+)
 # M, N, K of layers: up and down projection of a feed-forward network, and few rows.
 LAYERS = {
     "linear": ((4096, 16384, 4096), (16384, 4096, 4096), (512, 16384, 4096)),
@@ -31,6 +38,10 @@ def matmul() -> Iterator[Case]:
                 both = ("torch", "tf") if variant == "NN" else ("torch",)  # the kernels are the same
                 case = product("matmul", "cuda", variant, dtype, shape, goal, as_fast_as_in_torch())
                 yield replace(case, frameworks=both)
+    for dtype, shape in ODD:
+        for variant in PRODUCTS:
+            goal = Goal("torch", "eager", 0.95)
+            yield product("matmul", "cuda", variant, dtype, shape, goal, frameworks=("torch",))
 
 
 def linear() -> Iterator[Case]:

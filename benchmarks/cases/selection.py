@@ -15,7 +15,8 @@ Shape = tuple[int, ...]
 # Sections whose cases accept any shape and dtype.
 RESIZABLE = ("stream", "matmul", "linear", "rows", "small", "python", "cpu", "cpu-rows")
 # Implementations that compile, which --quick leaves out.
-COMPILED = ("compiled", "compiled, mask of ones", "XLA", "Liger", "QuACK")
+COMPILED = ("compiled", "compiled, mask of ones", "compiled, CUDA graphs", "XLA", "Liger", "QuACK")
+COMPILED += ("compiled, CUDA graphs, PyTorch's AdamW",)
 COMPILED += tuple(f"fusedops, {name}" for name in COMPILED)
 
 

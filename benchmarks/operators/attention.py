@@ -33,9 +33,27 @@ def _keys(case: Any) -> Layout:
     return Layout(case.shape, 0)
 
 
-def _one_query(case: Any) -> Layout:
-    batch, _, heads, features = case.shape
-    return Layout((batch, 1, GROUP * heads, features), 0)
+def _one_query(group: int) -> Callable[[Any], Layout]:
+    """The layout of a query that has `group` heads for each key head."""
+
+    def layout(case: Any) -> Layout:
+        batch, _, heads, features = case.shape
+        return Layout((batch, 1, group * heads, features), 0)
+
+    return layout
+
+
+def _decoding(name: str, group: int) -> Operator:
+    return Operator(
+        name,
+        function="attention",
+        inputs=(Input("q", _one_query(group)), Input("k", _keys), Input("v", _keys)),
+        outputs={"out": _one_query(group)},
+        operations=(4 * group, 0),  # per element of the keys: a product and a sum with the key, and with the value
+        formula=lambda n: partial(n.attention, causal=False),
+        torch=_of_backend(causal=False),
+        torch_others=_backends(causal=False),
+    )
 
 
 def _of_backend(causal: bool, backend: str = "") -> Callable[[Any], Function]:
@@ -182,14 +200,6 @@ OPERATORS = (
     _with_bias("bias", gradient=False),
     _with_bias("learned_bias", gradient=True),
     replace(_with_option("packed"), function="attention_varlen", adapted=_packed),
-    Operator(
-        "attention_decoding",
-        function="attention",
-        inputs=(Input("q", _one_query), Input("k", _keys), Input("v", _keys)),
-        outputs={"out": _one_query},
-        operations=(4 * GROUP, 0),  # per element of the keys: a product and a sum with the key, and with the value
-        formula=lambda n: partial(n.attention, causal=False),
-        torch=_of_backend(causal=False),
-        torch_others=_backends(causal=False),
-    ),
+    _decoding("attention_decoding", GROUP),
+    _decoding("attention_decoding_heads", 1),
 )

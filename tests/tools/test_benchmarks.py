@@ -54,7 +54,7 @@ from benchmarks.measuring.timing import Effort, HostClock, Implementation
 from benchmarks.operators import ELEMENTWISE, FLOAT8, OPERATORS, OVER_ROWS, layouts, models
 from benchmarks.results import compare, report, schema
 
-ATTENTIONS = {"attention_decoding", *attention.KINDS, *attention.OPTIONS}  # some take seconds on a CPU
+ATTENTIONS = {*attention.DECODING, *attention.KINDS, *attention.OPTIONS}  # some take seconds on a CPU
 QUICK = Effort(round=0.0, total=0.0, min_rounds=3)
 
 
@@ -364,7 +364,7 @@ def test_attention_is_measured(any_backend, measured):
     in_torch = any_backend.framework == "torch"
     kinds = (*attention.KINDS, *(attention.OPTIONS if in_torch else ()))
     cases = [attention_case(section, device, kind, BOTH, "float32", shape) for kind in kinds]
-    cases += [decoding(device, "float32", shape)] * in_torch
+    cases += [decoding(device, "float32", shape, operator=kind) for kind in attention.DECODING] * in_torch
     for case in cases:
         row = measured(case)
         assert "problem" not in row, (case.key, row["problem"])
@@ -503,7 +503,11 @@ def test_a_quick_run_has_every_operator_once():
     quick = Selection(quick=True).of(all_cases())
     for device, sections, left_out in (
         ("cpu", ("cpu", "cpu-rows"), ATTENTIONS | {operator.name for operator in FLOAT8}),
-        ("cuda", ("stream", "rows", "float8", "matmul", "linear", "attention", "decoding"), set()),
+        (
+            "cuda",
+            ("stream", "rows", "float8", "matmul", "linear", "attention", "decoding"),
+            {"attention_decoding_heads"},  # for the CPU
+        ),
     ):
         found = [(case.operator, case.variant) for case in quick if case.device == device and case.section in sections]
         assert len(found) == len(set(found))
@@ -566,6 +570,29 @@ def test_whole_steps_and_optimizers_are_measured(any_backend, measured, section)
         assert min(implementation["samples"]) > 0
         if any_backend.device == "cuda" and section == STEPS:
             assert implementation["peak"] > implementation["memory"]  # with its weights and moments
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", [models.TINY_LLAMA, *models.FAMILIES])
+def test_models_are_measured(torch_backend, operator):
+    """Without compilers; families are small on a CPU."""
+    pytest.importorskip("transformers")
+    (case,) = (case for case in all_cases() if case.operator == operator)
+    case = replace(case, device=torch_backend.device)
+    row = contest.measured(side_of("torch"), case, QUICK, quick=True)
+    assert "problem" not in row, row["problem"]
+    for name in ("fusedops", "eager"):
+        assert row["implementations"][name]["problem"] is None, row["implementations"][name]["problem"]
+        assert min(row["implementations"][name]["samples"]) > 0
+
+
+def test_elementwise_operators_under_xla_are_measured_on_a_cpu(tf_cpu):
+    for variant, compiled in (("forward", True), ("backward", False)):
+        case = bandwidth_case("cpu", "cpu", "relu", variant, "float32", (64,))
+        row = contest.measured(side_of("tf"), case, QUICK, quick=False)
+        implementations = row["implementations"]
+        assert ({"XLA", "fusedops, XLA"} <= implementations.keys()) == compiled
+        assert all(each["problem"] is None for each in implementations.values()), implementations
 
 
 @pytest.mark.slow

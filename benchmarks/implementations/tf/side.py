@@ -176,11 +176,13 @@ def implementations(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
         return result | _call_baselines(case, values)
     if not case.is_arithmetic:
         result["copy"] = lambda: _copy(case, values)
-    compiled = OPERATORS[case.operator] in OVER_ROWS or case.is_attention or case.is_layer
-    if compiled and case.section not in GROWTH:
+    compiled = OPERATORS[case.operator] in OVER_ROWS or case.is_attention or case.is_layer or case.section == "cpu"
+    if compiled and case.section not in GROWTH and case.variant != "backward":  # a tape's backward is not compiled
         result["fusedops, graph"] = timed(ours, _GRAPH)
         result["graph"] = timed(plain, _GRAPH)
         result["XLA"] = timed(plain, _XLA)
+        if case.device == "cpu":
+            result["fusedops, XLA"] = timed(ours, _XLA)
     return result
 
 

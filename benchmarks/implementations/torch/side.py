@@ -28,7 +28,7 @@ from benchmarks.cases.case import (
     STEPS,
     Case,
 )
-from benchmarks.implementations.torch import caches, first_use, libraries, llama, optimizers, ranks, steps
+from benchmarks.implementations.torch import caches, first_use, libraries, llama, models, optimizers, ranks, steps
 from benchmarks.implementations.torch.clocks import EventClock, graph, profiler_clock
 from benchmarks.implementations.torch.functions import FUNCTIONS, matmul
 from benchmarks.measuring.timing import Build, Call, Clock, HostClock, Implementation
@@ -37,6 +37,11 @@ from benchmarks.operators.layouts import drawn, dtype_of, expression, has_both, 
 from benchmarks.operators.record import Function, Input, Layout
 
 NAME, TITLE = "torch", "PyTorch"
+# Sections whose implementations make their inputs themselves.
+OWN = {
+    **{STEPS: steps, OPTIMIZERS: optimizers, DISTRIBUTED: ranks},
+    **{"transformers": llama, "families": models, "generation": models},
+}
 GRAPH_CALLS = 128  # rotating calls use as many buffers, a GiB in total, far more than a cache holds
 
 torch.backends.cuda.matmul.allow_tf32 = False
@@ -159,9 +164,8 @@ def call(case: Case, function: Function, values: Mapping[str, Any]) -> Call:
 def implementations(case: Case, values: Mapping[str, Any]) -> dict[str, Build]:
     if case.section == "launch":
         return _launch(case, values)
-    for section, module in {STEPS: steps, OPTIMIZERS: optimizers, DISTRIBUTED: ranks, "transformers": llama}.items():
-        if case.section == section:
-            return module.implementations(case, partial(_clock, case))
+    if case.section in OWN:
+        return OWN[case.section].implementations(case, partial(_clock, case))
     if case.section == FIRST_USE:
         return first_use.implementations(case, values, partial(_clock, case))
     turns = caches.copies(case, values)
@@ -220,7 +224,7 @@ def _clock(case: Case) -> Clock:
         return ranks.SlowestRank(case.device)
     if case.device == "cpu":
         return HostClock()
-    uses_host_clock = case.section in ("seeds", STEPS, OPTIMIZERS, *HOST_SECTIONS)
+    uses_host_clock = case.section in ("seeds", "families", STEPS, OPTIMIZERS, *HOST_SECTIONS)
     return HostClock(torch.cuda.synchronize) if uses_host_clock else EventClock()
 
 

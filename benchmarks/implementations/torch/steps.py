@@ -55,11 +55,14 @@ def implementations(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         tokens = torch.randint(model.config.vocab_size, case.shape)
 
     def build(
-        switch: Callable[[Any], Any], optimizer: Callable[..., Any], compiled: bool = False, **inputs: Any
+        switch: Callable[[Any], Any],
+        optimizer: Callable[..., Any],
+        compile: Callable[[Any], Any] = plain,
+        **inputs: Any,
     ) -> Implementation:
         before = _allocated(case)
         own = switch(copy.deepcopy(model))
-        adamw, called = optimizer(own.parameters()), torch.compile(own, dynamic=False) if compiled else own
+        adamw, called = optimizer(own.parameters()), compile(own)
 
         def step() -> None:
             called(input_ids=tokens, labels=tokens, **inputs).loss.backward()
@@ -70,9 +73,6 @@ def implementations(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
         call()  # allocates the moments
         held = _allocated(case) - before if case.device == "cuda" else None
         return Implementation(call, clock(), checked=False, held=held)
-
-    def plain(model: Any) -> Any:
-        return model
 
     convert = partial(fo.convert, verbose=False)
     fused = partial(torch.optim.AdamW, fused=True)
@@ -85,14 +85,24 @@ def implementations(case: Case, clock: Callable[[], Clock]) -> dict[str, Build]:
     if case.device == "cuda":
         # Without a mask, transformers compiles a full [T, T] mask that allows for packed sequences.
         ones = {"attention_mask": torch.ones_like(tokens)}
+        compiled = partial(torch.compile, dynamic=False)
+        captured = partial(compiled, mode="reduce-overhead")  # the optimizer is outside of the graphs
         result |= {
             "Liger": partial(build, with_liger, fused),
-            "compiled": partial(build, plain, fused, compiled=True),
-            "fusedops, compiled": partial(build, convert, AdamW, compiled=True),
-            "compiled, mask of ones": partial(build, plain, fused, compiled=True, **ones),
-            "fusedops, compiled, mask of ones": partial(build, convert, AdamW, compiled=True, **ones),
+            "compiled": partial(build, plain, fused, compile=compiled),
+            "fusedops, compiled": partial(build, convert, AdamW, compile=compiled),
+            "compiled, mask of ones": partial(build, plain, fused, compile=compiled, **ones),
+            "fusedops, compiled, mask of ones": partial(build, convert, AdamW, compile=compiled, **ones),
+            "compiled, CUDA graphs": partial(build, plain, fused, compile=captured),
+            "fusedops, compiled, CUDA graphs": partial(build, convert, AdamW, compile=captured),
+            "fusedops, compiled, CUDA graphs, PyTorch's AdamW": partial(build, convert, fused, compile=captured),
+            "fusedops, graphed": partial(build, convert, AdamW, compile=fo.graphed),
         }
     return result
+
+
+def plain(model: Any) -> Any:
+    return model
 
 
 def _allocated(case: Case) -> int:
