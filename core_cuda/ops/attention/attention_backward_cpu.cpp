@@ -6,12 +6,14 @@
 //         panels of the tile       scores = k q^T, dp = v dy^T; p and ds from them; dq^T += k^T ds
 //         of the whole tile        dv += p^T dy, dk += ds^T q
 //
-// If there are few head groups, the items are blocks of keys, which compute dk and dv, and chunks of rows, which
-// compute dq. Scores and dp are then computed twice; sums have the same order and the same bits.
+// If there are too few head groups for the threads, the items are blocks of keys, which compute dk and dv, and chunks
+// of rows, which compute dq. Scores and dp are then computed twice; sums have the same order and the same bits.
 //
 // The gradient of a bias has items of its own, which compute scores and dp again: blocks of keys and tiles of rows of
 // its matrices, each with a loop over the heads that share the matrix.
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "core/cpu/sum.h"
 #include "ops/attention/attention_cpu.h"
@@ -395,6 +397,21 @@ class Backward {
   const int64_t keys_, dim_, dim_n_, dim_v_n_;  // padded to multiples of mr, mr, nr, nr
 };
 
+// The number of threads that share a loop of kManyGroups items, at most.
+int64_t threads_of(const Context& context) {
+  std::atomic<int64_t> ranges = 0;
+  context.parallel_for(kManyGroups, /*cost=*/1'000'000, [&](int64_t, int64_t) { ++ranges; });
+  const int64_t cores = std::thread::hardware_concurrency();  // 0: not known
+  return cores > 0 ? std::min<int64_t>(ranges, cores) : ranges.load();
+}
+
+// True if the slowest thread computes less with a group as an item, of 5 products, than with its share of 7 products.
+bool are_groups_enough(int64_t groups, const Context& context) {
+  if (groups >= kManyGroups) return true;
+  const int64_t threads = threads_of(context);
+  return 5 * threads * ((groups + threads - 1) / threads) <= 7 * groups;
+}
+
 }  // namespace
 }  // namespace cpu
 
@@ -410,7 +427,7 @@ Status attention_backward_cpu(const Call& arguments) {
       cpu::run_tasks(Tasks(call, Tasks::Parts::of_bias), arguments);
     else if (call.dbias)
       std::memset(call.dbias, 0, call.bias_bytes());
-    if (call.sequences * call.key_heads >= cpu::kManyGroups) {
+    if (cpu::are_groups_enough(call.sequences * call.key_heads, arguments.context)) {
       cpu::run_tasks(Tasks(call, Tasks::Parts::all), arguments);
     } else {
       cpu::run_tasks(Tasks(call, Tasks::Parts::of_keys), arguments);
