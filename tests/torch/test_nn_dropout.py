@@ -179,6 +179,15 @@ def test_calls_left_to_torch(torch_backend, torch, fnn):
     assert torch.equal(spread, fnn.Dropout(RATE)(x) + x[0])
 
 
+def test_images_in_channels_last_stay_so(torch_cpu, torch, fnn):
+    """torch's own dropout: the kernel's result would be a copy that the next convolution turns back."""
+    layer, x = fnn.Dropout(RATE), torch.ones(2, 8, 3, 5)
+    last = x.to(memory_format=torch.channels_last)
+    assert layer.why_not(x) is None and layer.why_not(last) == "the input is in channels_last, which torch keeps"
+    assert layer(x).is_contiguous() and layer(last).stride() == last.stride()
+    assert torch.compile(layer, backend="aot_eager")(last).stride() == last.stride()
+
+
 def test_small_tensors_on_a_gpu_are_left_to_torch(torch_gpu, monkeypatch):
     """They do not justify another launch; but the fused pass of a sum saves one."""
     from fusedops.torch.nn import dropout
