@@ -108,7 +108,7 @@ HALF = "bfloat16"
 # A problem, and its kernels on an H100 and on an A100.
 PRODUCTS = [
     (Product(HALF, 4096, 4096, 4096), "sm90 large tiles 128x256", "sm80 tiles 128x128"),
-    (Product(HALF, 1, 4096, 4096), "sm90 swap-AB 8x64, 2 splits of k", "split-K"),
+    (Product(HALF, 1, 4096, 4096), "sm90 swap-AB 8x64, 2 splits of k", "simt GEMV"),
     (Product("float16", 1024, 4096, 512), "sm90 swap-AB 256x128", "sm80 tiles 128x128"),
     (Product(HALF, 8192, 8192, 1024, activation=1), "sm90 ping-pong tiles 128x128", "sm80 tiles 128x128"),
     (Product(HALF, 200, 264, 65536), "split-K", "split-K"),
@@ -119,6 +119,21 @@ PRODUCTS = [
     (Product(HALF, 512, 512, 512, batch=8), "sm90 large tiles 128x256", "sm80 tiles 128x128"),
     (Product(HALF, 50257, 72, 1001, 1, pad=7), "parts by TMA", "sm80 tiles 128x128"),
     (Product(HALF, 4096, 4096, 1027), "aligned copies", "aligned copies"),
+    # Few rows or columns: a long k, one address for all kernels, and the same bits for up to 64 rows on sm90.
+    (Product(HALF, 4, 4097, 4099), "simt GEMV", "simt GEMV"),
+    (Product(HALF, 5, 4097, 4099), "aligned copies", "aligned copies"),
+    (Product(HALF, 1, 4096, 4096, pad=8, offset=1), "simt GEMV", "simt GEMV"),
+    (Product(HALF, 1, 4096, 4096, 1, 0), "sm90 swap-AB 8x64, 2 splits of k", "simt GEMV"),
+    (Product(HALF, 1, 4096, 4096, 1, 0, pad=8), "simt GEMV", "simt GEMV"),
+    (Product(HALF, 1, 4096, 4096, result=SUMS), "simt GEMV", "simt GEMV"),
+    (Product(HALF, 64, 1, 4096), "sm90 swap-AB 64x64, 4 splits of k", "simt GEMV"),
+    (Product(HALF, 65, 1, 4096), "simt GEMV", "simt GEMV"),
+    (Product("float32", 1, 4096, 4096), "simt GEMV", "simt GEMV"),
+    (Product("float32", 4, 4096, 256), "simt GEMV", "simt GEMV"),
+    (Product("float32", 4, 4096, 255), "simt tiles 64x64", "simt tiles 64x64"),
+    (Product("float64", 4096, 4, 4096, 1, 0), "simt GEMV", "simt GEMV"),
+    (Product("float32", 5, 4096, 4096), "split-K", "split-K"),
+    (Product("float32", 1, 4096, 4096, batch=2), "simt tiles 64x64", "simt tiles 64x64"),
     (
         Product(HALF, 64, 64, 64, pad=8, offset=1),
         "sm80 tiles 64x64 through registers",

@@ -118,12 +118,12 @@ MISALIGNED += [(1, 70_001, 1005), (12_000, 72, 16_389), (8300, 8400, 16_389), (2
 @pytest.mark.parametrize("size", MISALIGNED, ids=str)
 @pytest.mark.parametrize("odd", ["ab", "a", "b"])
 def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
-    """Copies with aligned lines, of one matrix or of both, in pieces if they are large."""
+    """Copies with aligned lines, of one matrix or of both, in pieces if they are large. One row needs no copies."""
     torch, fo = torch_gpu.torch, torch_gpu.functions
     m, n, k = size
     seeds = {name: int(random.integers(2**30)) for name in "ab"}
     lines = {"a": m, "b": n}
-    copied = sum(min(lines[name] * (k + 63 & ~63) * 2, 2**26) for name in odd)  # at least
+    copied = sum(min(lines[name] * (k + 63 & ~63) * 2, 2**26) for name in odd) if m > 4 else 0  # at least
 
     def matrix(name, rows, columns):
         stride = columns | 1 if name in odd else columns + 7 & ~7
@@ -145,6 +145,70 @@ def test_misaligned_lines(torch_gpu, dtype, size, odd, random):
             limit += torch.finfo(a.dtype).eps * 0.505 * exact.abs() + torch.finfo(a.dtype).tiny
             assert ((got.double() - exact).abs_() <= limit).all()
             assert torch.equal(got, fo.matmul(a, b))
+
+
+# Rows, columns and depth. Lines along k: one split, splits in a cluster, splits added by a second kernel; the same for
+# lines along n. The last depth is below the least one.
+GEMVS = [(1, 4096, 4096), (3, 4097, 300), (1, 1003, 4099), (2, 130, 70_001), (4, 4104, 1030), (1, 20_001, 1000)]
+GEMVS += [(1, 3, 70_000), (1, 1, 5000), (4, 4, 257), (4, 1003, 255)]
+
+
+@pytest.mark.parametrize("size", GEMVS, ids=str)
+def test_few_rows_or_columns(torch_gpu, dtype, size, random):
+    """Every layout and alignment of both operands, between elements that are no numbers; an epilogue; sums.
+
+    Neither an alignment nor the layout of the few rows changes a bit of the sums."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    rows, columns, k = size
+    element, total_type = (getattr(torch, dtype), torch.float64 if dtype == "float64" else torch.float32)
+    unit = 2**-52 if dtype == "float64" else 2**-24  # the float64 reference errs, too
+
+    def layouts(matrix):
+        """Lines along the last dimension, then along the first one; each aligned, then misaligned."""
+        for lines in (matrix, matrix.t()):
+            width = lines.shape[1]
+            for offset, stride in ((0, (width + 8) & ~7), (1, (width + 8) | 1)):
+                whole = torch.full((lines.shape[0], stride), torch.nan, dtype=element, device="cuda")
+                view = whole[:, offset : offset + width]
+                view.copy_(lines)
+                yield view if lines is matrix else view.t()
+
+    a0, b0 = (torch_gpu.tensor(random.standard_normal(shape), dtype) for shape in ((rows, k), (k, columns)))
+    bias = torch_gpu.tensor(random.standard_normal(columns), dtype)
+    exact = a0.double() @ b0.double()
+    sums = k * unit * (a0.double().abs() @ b0.double().abs())
+
+    def check(got, exact, limit):
+        numbers = torch.finfo(got.dtype)
+        assert ((got.double() - exact).abs() <= limit + 0.505 * numbers.eps * exact.abs() + numbers.tiny).all()
+
+    expected = None
+    for i, b in enumerate(layouts(b0)):
+        totals = []
+        for a in layouts(a0):
+            got = fo.matmul(a, b)
+            check(got, exact, sums)
+            check(fo.matmul(b.t(), a.t()).t(), exact, sums)
+            assert torch.equal(got, fo.matmul(a, b))
+            totals.append(torch.ones(rows, columns, dtype=total_type, device="cuda"))
+            fo.accumulate_matmul(totals[-1], a, b)
+            check(totals[-1], exact + 1, sums + unit * (exact.abs() + 1))
+            turned = torch.ones(columns, rows, dtype=total_type, device="cuda")
+            fo.accumulate_matmul(turned, b.t(), a.t())
+            check(turned.t(), exact + 1, sums + unit * (exact.abs() + 1))
+            wide = sums + 2 * unit * (exact.abs() + bias.double().abs())
+            if a.stride(1) == 1:
+                leaf = bias.detach().requires_grad_()
+                y = fo.linear(a, b, leaf, activation="relu", transpose_weight=False)
+                check(y, (exact + bias.double()).relu(), wide)
+                (dbias,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
+                assert torch.equal(dbias, (y > 0).sum(0).to(element))
+            if b.stride(0) == 1:
+                y = fo.linear(b.t(), a.t(), bias[:rows], activation="relu", transpose_weight=False)
+                of_rows = bias[:rows].double()[:, None]
+                check(y.t(), (exact + of_rows).relu(), sums + 2 * unit * (exact.abs() + of_rows.abs()))
+        expected = totals[0] if i % 2 == 0 else expected
+        assert k < 256 or all(torch.equal(expected, other) for other in totals)
 
 
 def test_misaligned_lines_with_an_epilogue(torch_gpu, random):

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/products/matmul_gemv.h"
+
 namespace fusedops {
 namespace {
 
@@ -38,7 +40,7 @@ AlignedCopies::AlignedCopies(const Matmul& product)
       b_is_shared(product.batch > 1 && product.b.batch_stride == 0),
       stride((product.k + kLine - 1) / kLine * kLine) {
   const double operations = 2.0 * double(product.batch) * double(product.m) * double(product.n) * double(product.k);
-  if (size_of(product.dtype) != 2 || !product.can_copy || operations == 0) return;
+  if (size_of(product.dtype) != 2 || !product.can_copy || operations == 0 || Gemv(product).rows) return;
   const bool is_misaligned_a = has_misaligned_lines(product.a, product.batch);
   const bool is_misaligned_b = has_misaligned_lines(product.b, product.batch);
   is_misaligned = is_misaligned_a || is_misaligned_b;

@@ -4,6 +4,7 @@
 
 #include "ops/products/aligned_copies.h"
 #include "ops/products/matmul_backward.h"
+#include "ops/products/matmul_gemv.h"
 
 namespace fusedops {
 namespace {
@@ -163,6 +164,9 @@ Matmul Matmul::of(const View& a, const View& b, bool transpose_a, bool transpose
 
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
     : dtype(dtype), batch(batch), m(m), n(n), k(k), a(a), b(b), c(c), c_stride(n) {
+  // A single row or column is also a matrix of the other layout, which has more kernels.
+  if (m == 1 && a.transposed && a.stride == 1) this->a.transposed = false, this->a.stride = k;
+  if (n == 1 && !b.transposed && b.stride == 1) this->b.transposed = true, this->b.stride = k;
   // A shared b and stacked matrices of a make a single tall product.
   if (b.batch_stride == 0 && this->a.stack(batch, m, k)) {
     this->m = batch * m;
@@ -197,6 +201,7 @@ Matmul& Matmul::without_workspace() {
 
 size_t Matmul::workspace() const {
   if (low) return rows_of_halves() * n * sizeof(float);
+  if (const Gemv gemv(*this); gemv.rows) return gemv.bytes;
   return AlignedCopies(*this).bytes() + splits * m * n * size_of(compute_dtype(dtype));
 }
 

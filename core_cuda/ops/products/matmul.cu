@@ -113,6 +113,8 @@ Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace
       return fill(product, context);
     case ProductKernel::blocks_of_halves:
       return blocks_of_halves(product, gpu, workspace, context);
+    case ProductKernel::gemv:
+      return matmul_gemv(product, workspace, context);
     case ProductKernel::aligned_copies:
       return multiply_copies(product, problem.copies, gpu, workspace, context);
     case ProductKernel::tma_parts:

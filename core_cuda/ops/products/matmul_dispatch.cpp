@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/products/matmul_gemv.h"
+
 namespace fusedops::cuda {
 namespace {
 
@@ -61,6 +63,9 @@ constexpr ProductEntry kProducts[] = {
   {K::blocks_of_halves, "blocks of halves",
    [](P p, G) { return p.product.low != nullptr; },
    "sums in halves"},
+  {K::gemv, "simt GEMV",
+   [](P p, G) { return p.is_gemv; },
+   "at most four rows or columns"},
   {K::aligned_copies, "aligned copies",
    [](P p, G) { return p.is_copied; },
    "rows of a or b that TMA or 16-byte copies cannot read"},
@@ -200,6 +205,7 @@ ProductProblem::ProductProblem(const Matmul& product, const GpuProperties& gpu)
     few = SwapAbChoice::of(product);
     fastest = fastest_sm90(product, few, has_large_tiles(product));
   }
+  is_gemv = Gemv(product).rows > 0 && !(fastest == ProductKernel::sm90_swap_ab && is_skinny(product));
   Matmul most = product;
   most.m = tma_rows, most.n = tma_columns;
   is_mostly_tma = is_sm90 && fastest == ProductKernel::none && product.epilogue.is_empty() &&

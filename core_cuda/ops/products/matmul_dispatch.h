@@ -19,6 +19,7 @@ enum class ProductKernel {
   fill,
   sm90_halves,
   blocks_of_halves,
+  gemv,
   aligned_copies,
   sm90_split,
   sm90_swap_ab,
@@ -62,6 +63,7 @@ struct ProductProblem {
   // capability 9.x whose a and b TMA can load; otherwise `none`.
   ProductKernel fastest = ProductKernel::none;
   SwapAbChoice few;
+  bool is_gemv;  // reads the larger matrix once
 
   // The rows of a and columns of b that TMA can load: a multiple of 8 where they are adjacent in memory.
   int64_t tma_rows, tma_columns;

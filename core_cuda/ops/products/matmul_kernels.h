@@ -16,6 +16,9 @@ Status matmul_f32(const Matmul& product, ProductKernel kernel, const Context& co
 Status matmul_f16(const Matmul& product, ProductKernel kernel, const Context& context);
 Status matmul_bf16(const Matmul& product, ProductKernel kernel, const Context& context);
 
+// Any stride and alignment; Gemv(product) has rows.
+Status matmul_gemv(const Matmul& product, void* workspace, const Context& context);
+
 // Split-K: product.splits > 0.
 Status matmul_split_k(const Matmul& product, const GpuProperties& gpu, void* workspace, const Context& context);
 

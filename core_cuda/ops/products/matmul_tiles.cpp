@@ -54,12 +54,12 @@ int gemv_splits(int64_t n, int64_t k) {
   return k_splits;
 }
 
-bool is_skinny(const Matmul& product) { return product.m <= kMaxGemvRows && !product.a.transposed; }
-
 // Blocks that run at the same time in clusters of k_splits, each of which must fit into one GPC.
 int64_t max_concurrent_blocks(int k_splits) { return k_splits <= 2 ? kMultiprocessors : 96; }
 
 }  // namespace
+
+bool is_skinny(const Matmul& product) { return product.m <= kMaxGemvRows && !product.a.transposed; }
 
 bool SwapAbChoice::is_persistent(const Matmul& product) const {
   const Epilogue& epilogue = product.epilogue;

@@ -32,4 +32,7 @@ struct SwapAbChoice {
   bool is_persistent(const Matmul& product) const;
 };
 
+// True if rows are so few that their bits do not depend on their number.
+bool is_skinny(const Matmul& product);
+
 }  // namespace fusedops::cuda
