@@ -6,7 +6,7 @@
 // has 16 adjacent packs of a line, and the half-warps of a block take lines in turn. Few columns need splits of k. A
 // cluster adds up to 8 splits in shared memory; otherwise a second kernel adds them, in the same order.
 //
-// Limit: memory bandwidth, with 48 to 64 KB of loads in flight per multiprocessor.
+// Limit: memory bandwidth, with 32 to 64 KB of loads in flight per multiprocessor.
 #include <cooperative_groups.h>
 
 #include "core/cuda/pack.cuh"
@@ -109,7 +109,7 @@ template <bool kAligned, int kThreads, class T, int kRows>
 __device__ void add_along_n(const GemvCall<T>& call, int64_t column, int64_t first, int64_t end,
                             compute_t<T> (&sums)[kRows][kPackSize<T>]) {
   constexpr int kPack = kPackSize<T>, kGroups = kThreads / Gemv::kLanes;
-  constexpr int kBatch = kAligned || kRows > 1 ? 4 : 3;  // loads in flight; a misaligned one takes 8 registers
+  constexpr int kBatch = kAligned && kRows == 1 ? 8 : 4;  // loads in flight; a misaligned one takes 8 registers
   for (int64_t at = first + threadIdx.x / Gemv::kLanes; at < end; at += kGroups * kBatch) {
     PackLoad<kAligned, T> packs[kBatch];
     compute_t<T> x[kBatch][kRows];
@@ -140,11 +140,11 @@ __device__ void add_of_lanes(A& sum, int distance) {
 }
 
 template <bool kAlongK>
-inline constexpr int kGemvThreads = kAlongK ? 128 : 512;
+inline constexpr int kGemvThreads = kAlongK ? 128 : 256;
 
 // Threads per multiprocessor, which limit the registers.
 constexpr int resident_threads(int rows, bool along_k, bool aligned) {
-  return rows > 1 ? 512 : along_k && !aligned ? 768 : 1024;
+  return rows > 1 ? 512 : along_k && aligned ? 1024 : 768;
 }
 
 template <class T, int kRows, bool kAlongK, bool kAligned>
@@ -212,7 +212,8 @@ __global__ void __launch_bounds__(kGemvThreads<kAlongK>,
 template <class T, int kRows, bool kAlongK, bool kAligned>
 Status run(const Matmul& product, const Gemv& gemv, void* workspace, const Context& context) {
   const auto kernel = gemv_kernel<T, kRows, kAlongK, kAligned>;
-  const bool is_cluster = gemv.splits > 1 && gemv.splits <= Gemv::kCluster && runs_hopper_code(kernel) &&
+  // Clusters of the kernel for several rows, which has more registers, would not all be resident at once.
+  const bool is_cluster = kRows == 1 && gemv.splits > 1 && gemv.splits <= Gemv::kCluster && runs_hopper_code(kernel) &&
                           device_attribute(cudaDevAttrClusterLaunch);
   const bool has_partials = gemv.splits > 1 && !is_cluster;
   const GemvCall<T> call = {

@@ -26,12 +26,13 @@ struct Gemv {
     x = is_turned ? product.b.turned() : product.a;
     matrix = is_turned ? product.a.turned() : product.b;
 
-    // Splits fill a large GPU with 8 blocks of 128 threads, or 2 of 512 threads, per multiprocessor. A thread has at
-    // least one pack of a line, or four lines.
+    // Splits fill a large GPU with 5 blocks of 128 threads, or 2 of 256 threads, per multiprocessor. One more fits, so
+    // that GPCs whose size is no multiple of the cluster take all clusters in one wave. A thread has at least one pack
+    // of a line, or eight lines.
     constexpr int64_t kMultiprocessors = 132, kMaxSplits = 64, kUnit = 64;
     const int64_t pack = 16 / size_of(product.dtype);
     const int64_t tiles = ceil_div(columns, has_lines_along_k() ? int64_t(kLines) : kLanes * pack);
-    const int64_t blocks = kMultiprocessors * (has_lines_along_k() ? 8 : 2);
+    const int64_t blocks = kMultiprocessors * (has_lines_along_k() ? 5 : 2);
     const int64_t least = has_lines_along_k() ? 128 * pack : 128;
     const int64_t most = std::min({blocks / tiles, product.k / least, kMaxSplits});
     while (2 * splits <= most) splits *= 2;
