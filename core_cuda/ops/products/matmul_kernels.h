@@ -13,6 +13,7 @@ Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace
 // Any shape, stride and alignment; no dimension is 0. `kernel`: one of the tile shapes of the dtype.
 Status matmul_f64(const Matmul& product, ProductKernel kernel, const Context& context);
 Status matmul_f32(const Matmul& product, ProductKernel kernel, const Context& context);
+Status sliced_f32(const Matmul& product, ProductKernel kernel, const Context& context);  // few tiles
 Status matmul_f16(const Matmul& product, ProductKernel kernel, const Context& context);
 Status matmul_bf16(const Matmul& product, ProductKernel kernel, const Context& context);
 

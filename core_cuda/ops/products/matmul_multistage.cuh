@@ -221,6 +221,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   using Shape = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>;
   using T = typename Mma::Element;
   extern __shared__ int4 shared[];
+  begin_kernel();
 
   const TilePosition tile(call.first + blockIdx.x, call.tiles_m, call.tiles_n);
   typename Shape::A a(call.a, tile.batch, tile.m * Tile::kM, call.m);
@@ -286,7 +287,6 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   constexpr int kRingBytes = Multistage<Mma, Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
   constexpr int kMaxBytes = std::max(kRingBytes, SumTile<Mma, Tile>::kSharedBytes);
   const int shared_bytes = product.epilogue.is_empty() ? kRingBytes : kMaxBytes;
-  FUSEDOPS_TRY(allow_shared_memory(kernel, shared_bytes));
   const auto operand = [](const Matmul::Matrix& matrix) {
     return Operand<T>{static_cast<const T*>(matrix.data), matrix.stride, matrix.batch_stride};
   };
@@ -306,15 +306,11 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
       .adds = product.adds,
       .epilogue = ElementEpilogue<T>(product.epilogue),
   };
-  cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(Tile::kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = static_cast<cudaStream_t>(context.stream);
   constexpr int64_t kMaxBlocks = INT32_MAX;  // limit of a grid
   for (const int64_t tiles = call.tiles_m * call.tiles_n * product.batch; call.first < tiles;
        call.first += kMaxBlocks) {
-    config.gridDim = dim3(static_cast<unsigned>(std::min(tiles - call.first, kMaxBlocks)));
-    FUSEDOPS_TRY(check(cudaLaunchKernelEx(&config, kernel, call), "a kernel launch"));
+    const int64_t blocks = std::min(tiles - call.first, kMaxBlocks);
+    FUSEDOPS_TRY(launch(context, kernel, Grid{blocks, Tile::kThreads, shared_bytes}, call));
   }
   return {};
 }
