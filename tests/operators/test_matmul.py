@@ -90,6 +90,40 @@ def test_few_tiles(torch_gpu, dtype, shape, offset, random):
                 assert ((y.double() - z.relu()).abs() <= wide).all()
 
 
+# Tiles of 32 rows and slices of k in float32, and both sides of each threshold; tiles of 32 x 32 and larger in float64.
+SMALL = [(64, 64, 64), (192, 704, 100), (192, 705, 100), (33, 65, 1003), (1056, 1024, 40), (1088, 1024, 40)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [*SMALL, (768, 704, 33), (2, 300, 5), (300, 3, 31)], ids=str)
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "misaligned"])
+def test_small_tiles(torch_gpu, dtype, shape, offset, random):
+    """Each layout, two matrices in a batch, a total and an epilogue: each sum errs by a rounding for each product."""
+    torch, fo = torch_gpu.torch, torch_gpu.functions
+    m, n, k = shape
+
+    def matrix(*sizes):
+        return torch_gpu.tensor(random.standard_normal((*sizes[:-1], sizes[-1] + offset)), dtype)[..., offset:]
+
+    for a in (matrix(2, m, k), matrix(2, k, m).mT):
+        for b in (matrix(2, k, n), matrix(2, n, k).mT):
+            exact, scale = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+            limit = (2 * k + 2) * torch.finfo(a.dtype).eps * (scale + 1)
+            got = fo.matmul(a, b)
+            assert ((got.double() - exact).abs() <= limit).all()
+            assert torch.equal(got, fo.matmul(a, b))
+            if offset:  # the alignment changes no bit
+                assert torch.equal(got, fo.matmul(*(x.clone() for x in (a, b))))
+            total = torch.ones(m, n, dtype=a.dtype, device=a.device)
+            fo.accumulate_matmul(total, a[1], b[1])
+            assert ((total.double() - 1 - exact[1]).abs() <= limit[1]).all()
+            if a.stride(-1) == 1:
+                bias = torch_gpu.tensor(random.standard_normal(n), dtype)
+                y = fo.linear(a[0], b[0], bias, activation="relu", transpose_weight=False)
+                wide = limit[0] + 2 * torch.finfo(a.dtype).eps * bias.double().abs()
+                assert ((y.double() - (exact[0] + bias.double()).relu()).abs() <= wide).all()
+
+
 WIDER = [(70, 1003, 264), (515, 130, 1000), (13, 21, 520), (2051, 771, 1003)]
 
 
