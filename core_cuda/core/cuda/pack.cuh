@@ -155,6 +155,12 @@ __device__ Pack<T> load_row_pack(const T* from, int64_t count, Pack<T> other = {
   if constexpr (!kAligned) {
 #pragma unroll
     for (int i = 0; i < kPackSize<T>; ++i) other.values[i] = i < count ? from[i] : T{};
+  } else if constexpr (std::is_same_v<T, double>) {
+    // As doubles: four words would be loaded to one place and moved to another, and the next load wait for that.
+    if (count > 0) {
+      const double2 pair = __ldg(reinterpret_cast<const double2*>(from));
+      other.values[0] = pair.x, other.values[1] = pair.y;
+    }
   } else if (count > 0) {
     *reinterpret_cast<int4*>(&other) = __ldg(reinterpret_cast<const int4*>(from));
   }

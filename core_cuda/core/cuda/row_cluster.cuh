@@ -7,8 +7,6 @@
 // over rows, and prefetches the next row before it reduces the current one. Norms have more, smaller blocks instead.
 #pragma once
 
-#include <cooperative_groups.h>
-
 #include "core/common/rows.h"
 #include "core/cuda/prefetch.cuh"
 #include "core/cuda/rows.cuh"
@@ -47,12 +45,21 @@ inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, in
 template <class T, int kPacks>
 using NextRow = Prefetch<T, kRowThreads, 1, kPacks>;
 
-// A kernel constructs this first.
+// A kernel constructs this first. by_barrier: gather() waits at a barrier of the cluster.
 class RowCluster {
  public:
-  __device__ explicit RowCluster(const RowGroups& groups) : groups_(groups) {
+  __device__ explicit RowCluster(const RowGroups& groups, bool by_barrier = false)
+      : groups_(groups), by_barrier_(by_barrier) {
 #if __CUDA_ARCH__ >= 900
-    if (groups.cluster > 1) cooperative_groups::this_cluster().barrier_arrive();
+    if (groups.cluster == 1) return;
+    if (threadIdx.x == 0) {
+      for (int buffer = 0; buffer < 2; ++buffer)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(arrivals(buffer)), "r"(blockDim.x / 32)
+                     : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
   }
 
@@ -80,20 +87,44 @@ class RowCluster {
     }
   }
 
-  // The values of all blocks of the cluster, by rank. A value is the same in all threads of its block. Every thread
-  // must call this equally often, at least once; it is a cluster barrier.
+  // The values of all blocks of the cluster, by rank. A value is the same in all threads of its block, which reduce it
+  // with a __syncthreads(). Every thread must call this equally often, at least once; it is a barrier of the block.
+  //
+  // A barrier of the cluster waits for all stores of a thread, and empties the L1 cache. Without it, each block waits
+  // for the values that the others write into its shared memory. No block exits before it has received them all.
+  //
+  // A buffer and its mbarrier are used again two gathers later. By then every thread has read the buffer: a block sends
+  // its next value after the __syncthreads() of a reduction, and no block passes the next gather without that value.
   template <class V>
   __device__ const V* gather(const V& value, V (&values)[2][kMaxCluster]) {
-    buffer_ ^= 1;  // double buffering: other blocks may still read the last values
-    V(&gathered)[kMaxCluster] = values[buffer_];
+    const int buffer = gathers_ & 1;  // double buffering: other blocks may still read the last values
+    V(&gathered)[kMaxCluster] = values[buffer];
 #if __CUDA_ARCH__ >= 900
-    const auto cluster = cooperative_groups::this_cluster();
-    if (!is_cluster_started_)
-      cluster.barrier_wait();  // every block must have started before its shared memory is written
-    is_cluster_started_ = true;
-    if (threadIdx.x < groups_.cluster) *cluster.map_shared_rank(gathered + groups_.rank(), threadIdx.x) = value;
-    cluster.sync();
+    static_assert(sizeof(V) % sizeof(uint32_t) == 0);
+    if (gathers_ == 0)  // every block must have started before its shared memory is written
+      asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+    const uint32_t arrived = arrivals(buffer);
+    if (threadIdx.x < groups_.cluster) {
+      const uint32_t there = of_block(threadIdx.x, arrived);
+      const uint32_t to = of_block(threadIdx.x, shared_address(gathered + groups_.rank()));
+      const auto* words = reinterpret_cast<const uint32_t*>(&value);
+#pragma unroll
+      for (int i = 0; i < int(sizeof(V) / sizeof(uint32_t)); ++i)
+        if (by_barrier_)
+          asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(to + 4 * i), "r"(words[i]) : "memory");
+        else
+          asm volatile(
+              "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to + 4 * i),
+              "r"(words[i]), "r"(there)
+              : "memory");
+    }
+    __syncwarp();
+    if (by_barrier_)
+      asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    else
+      wait_for_values(arrived, sizeof(V));
 #endif
+    ++gathers_;
     return gathered;
   }
 
@@ -112,9 +143,46 @@ class RowCluster {
   }
 
  private:
+  static __device__ uint32_t shared_address(const void* pointer) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+  }
+
+  // The address, in shared memory, of the barrier for the values in a buffer. Each warp arrives, and each value.
+  static __device__ uint32_t arrivals(int buffer) {
+    __shared__ uint64_t barriers[2];
+    return shared_address(barriers + buffer);
+  }
+
+  // The same place in the shared memory of another block.
+  static __device__ uint32_t of_block(uint32_t rank, uint32_t address) {
+    uint32_t there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+  }
+
+  // The values of all blocks, of `bytes` each, complete the phase, and so does one thread of each warp of this block.
+  __device__ void wait_for_values(uint32_t arrived, int bytes) const {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0)
+      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrived), "r"(groups_.cluster * bytes)
+                   : "memory");
+    else if (threadIdx.x % 32 == 0)
+      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(arrived) : "memory");
+    uint32_t complete;
+    do {
+      asm volatile(
+          "{\n.reg .pred complete;\nmbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, complete;\n}"
+          : "=r"(complete)
+          : "r"(arrived), "r"(gathers_ >> 1 & 1)
+          : "memory");
+    } while (!complete);
+#endif
+  }
+
   const RowGroups& groups_;
-  bool is_cluster_started_ = false;
-  int buffer_ = 0;
+  const bool by_barrier_;
+  int gathers_ = 0;
 };
 
 }  // namespace fusedops::cuda
