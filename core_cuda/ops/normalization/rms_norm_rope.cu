@@ -75,8 +75,14 @@ class NormRopeLane {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) to[0][i] = to[1][i] = 0;
     if (!has(slot)) return;
-    load<kAligned>(row + first(slot), to[0]);
-    if (has_second(slot)) load<kAligned>(row + second(slot), to[1]);
+    const auto read = [&](int64_t column, A(&to)[kWidth]) {
+      Stored<T, kWidth> stored;
+      stored.template load<kAligned>(row + column, kWidth);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) to[i] = stored[i];
+    };
+    read(first(slot), to[0]);
+    if (has_second(slot)) read(second(slot), to[1]);
   }
 
   __device__ void write(const Values& values, int64_t slot, T* row) const {
@@ -97,10 +103,10 @@ class NormRopeLane {
   // Rotates values of a pair slot by the angles of the row.
   __device__ void rotate_slot(int64_t slot, Values& values) const {
     if (!is_pair(slot)) return;
-    A cos[kWidth], sin[kWidth];
+    Stored<Angle, kWidth> cos, sin;
     Values out;
-    load<kAligned>(norm_.rope.cos + angles_ + slot * kWidth, cos);
-    load<kAligned>(norm_.rope.sin + angles_ + slot * kWidth, sin);
+    cos.template load<kAligned>(norm_.rope.cos + angles_ + slot * kWidth, kWidth);
+    sin.template load<kAligned>(norm_.rope.sin + angles_ + slot * kWidth, kWidth);
     rotate<kInterleaved>(values, cos, sin, norm_.rope.inverse, out);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[0][i] = out[0][i], values[1][i] = out[1][i];

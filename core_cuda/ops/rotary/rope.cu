@@ -18,7 +18,7 @@ struct Items {
 // one item: two packs of x whose elements form pairs, or one pack of features beyond them, which it copies. If not
 // aligned, an item has two elements or one.
 template <bool kAligned, bool kInterleaved, class T, class Angle>
-__global__ void __launch_bounds__(kThreads) rope_kernel(Items<T, Angle> items) {
+__global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ Items<T, Angle> items) {
   begin_kernel();
   using A = compute_t<T>;
   constexpr int kWidth = kAligned ? kPackSize<T> : 1;
@@ -34,16 +34,21 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Items<T, Angle> items) {
   const int64_t pair = place * kWidth;
   if (pair >= call.half) {
     const int64_t at = call.half + pair;
-    store_pack<kAligned>(load_pack<kAligned>(x + at, kWidth), y + at, kWidth);
+    if constexpr (kAligned)
+      store<true>(load_pack<true>(x + at, kWidth), y + at);
+    else
+      y[at] = x[at];
     return;
   }
   const int64_t first = kInterleaved ? 2 * pair : pair, second = kInterleaved ? first + kWidth : first + call.half;
   const int64_t angles = call.angle_row(items.per_batch.divide(i).quotient, j, k) * call.half + pair;
-  A in[2][kWidth], out[2][kWidth], cos[kWidth], sin[kWidth];
-  load<kAligned>(x + first, in[0]);
-  load<kAligned>(x + second, in[1]);
-  load<kAligned>(call.cos + angles, cos);
-  load<kAligned>(call.sin + angles, sin);
+  Stored<T, kWidth> in[2];
+  Stored<Angle, kWidth> cos, sin;
+  in[0].template load<kAligned>(x + first, kWidth);
+  in[1].template load<kAligned>(x + second, kWidth);
+  cos.template load<kAligned>(call.cos + angles, kWidth);
+  sin.template load<kAligned>(call.sin + angles, kWidth);
+  A out[2][kWidth];
   rotate<kInterleaved>(in, cos, sin, call.inverse, out);
   store<kAligned>(out[0], y + first);
   store<kAligned>(out[1], y + second);

@@ -7,39 +7,58 @@
 
 namespace fusedops::cuda {
 
-// Loads kCount elements in the compute type.
-template <bool kAligned, int kCount, class T>
-__device__ void load(const T* from, compute_t<T> (&to)[kCount]) {
-  if constexpr (kAligned) {
+// kCount elements as they are stored: one, or whole packs.
+template <class T, int kCount>
+struct Stored {
+  // Elements beyond the `count` that exist are not used. Aligned packs are whole or absent.
+  template <bool kAligned>
+  __device__ void load(const T* from, int64_t count) {
 #pragma unroll
-    for (int p = 0; p < kCount; p += kPackSize<T>) {
-      const Pack<T> pack = load_pack<true>(from + p, kPackSize<T>);
-#pragma unroll
-      for (int i = 0; i < kPackSize<T>; ++i) to[p + i] = to_compute(pack.values[i]);
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t behind = count - p * kPackSize<T>;
+      if constexpr (kCount > 1)
+        packs[p] = load_row_pack<kAligned>(from + p * kPackSize<T>, behind);
+      else
+        packs[p].values[0] = count > 0 ? from[0] : T{};
     }
+  }
+
+  __device__ compute_t<T> operator[](int i) const {
+    if constexpr (kCount > 1)
+      return element(packs[i / kPackSize<T>], i % kPackSize<T>);
+    else
+      return to_compute(packs[0].values[0]);
+  }
+
+  static constexpr int kPacks = kCount > 1 ? kCount / kPackSize<T> : 1;
+  Pack<T> packs[kPacks];
+};
+
+// Stores a pack. The compiler would split an aligned one into words: the addresses of y are products.
+template <bool kAligned, class T>
+__device__ void store(const Pack<T>& pack, T* to) {
+  if constexpr (kAligned) {
+    const int4 words = *reinterpret_cast<const int4*>(&pack);
+    asm volatile("st.global.v4.s32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+                 "r"(words.w)
+                 : "memory");
   } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = to_compute(from[i]);
+    store_pack<false>(pack, to, kPackSize<T>);
   }
 }
 
+// Stores an element or a pack.
 template <bool kAligned, int kCount, class T>
 __device__ void store(const compute_t<T> (&from)[kCount], T* to) {
-  if constexpr (kAligned) {
-    Pack<T> pack;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) pack.values[i] = from_compute<T>(from[i]);
-    store_pack<true>(pack, to, kCount);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) to[i] = from_compute<T>(from[i]);
-  }
+  if constexpr (kCount > 1)
+    store<kAligned>(rounded<T>(from), to);
+  else
+    to[0] = from_compute<T>(from[0]);
 }
 
 // Rotates kWidth pairs in two packs: pair p is element p of both or, if interleaved, two neighbours.
-template <bool kInterleaved, int kWidth, class A>
-__device__ void rotate(const A (&in)[2][kWidth], const A (&cos)[kWidth], const A (&sin)[kWidth], bool inverse,
-                       A (&out)[2][kWidth]) {
+template <bool kInterleaved, int kWidth, class A, class In, class Angles>
+__device__ void rotate(const In (&in)[2], const Angles& cos, const Angles& sin, bool inverse, A (&out)[2][kWidth]) {
 #pragma unroll
   for (int p = 0; p < kWidth; ++p) {
     const int at = kInterleaved ? 2 * p : p, other = kInterleaved ? at + 1 : p + kWidth;
