@@ -5,6 +5,8 @@
 // of more slots than lanes read the other slots twice. The order of all sums depends on shape and dtype alone, and not
 // on the alignment. Each slot is summed by itself: squares of 16-bit values that are added to a large sum one by one
 // are rounded to the same side.
+//
+// No load of a held slot waits for another one. The backward of rows without further slots loads a step ahead.
 #include "core/cuda/divisor.cuh"
 #include "core/cuda/launch.cuh"
 #include "core/cuda/reduce.cuh"
@@ -25,106 +27,116 @@ struct NormRopeCall {
   Divisor inner, middle, per_batch;
 };
 
-// kWidth: elements of a pack, 1 if rows are not made of whole packs.
-template <bool kAligned, bool kInterleaved, int kWidth, class T, class Angle>
+// kHeld: no row has more slots than lanes. kWidth: elements of a pack, 1 if rows are not made of whole packs.
+template <bool kAligned, bool kHeld, bool kInterleaved, int kWidth, class T, class Angle>
 class NormRopeLane {
  public:
   using A = compute_t<T>;
+  using Index = std::conditional_t<kHeld, int, int64_t>;  // in a row
+  using Slot = Stored<T, kWidth>[2];
   using Values = A[2][kWidth];
+  struct Angles {
+    Stored<Angle, kWidth> cos, sin;
+  };
+  struct Row {
+    bool exists;
+    int64_t index, i, j, k;
+  };
 
   __device__ NormRopeLane(const NormRopeCall<T, Angle>& call)
-      : call_(call), norm_(call.norm), lane_(threadIdx.x & (call.plan.lanes - 1)) {}
+      : call_(call),
+        norm_(call.norm),
+        lane_(threadIdx.x & (call.plan.lanes - 1)),
+        size_(static_cast<Index>(call.norm.x_rows.size)),
+        half_(static_cast<Index>(call.norm.rope.half)),
+        pair_slots_(static_cast<Index>(call.plan.pair_slots)) {}
 
   __device__ int lane() const { return lane_; }
-  __device__ int group() const { return threadIdx.x / call_.plan.lanes; }
+  __device__ int group() const { return threadIdx.x >> call_.plan.lane_shift; }
 
-  __device__ void set_row(int64_t row) {
-    exists_ = row < call_.rows;
-    row_ = exists_ ? row : 0;
-    const auto [outer, k] = call_.inner.divide(row_);
+  // The row with this index, or row 0 if it is not below `end`.
+  __device__ Row row(int64_t index, int64_t end) const {
+    Row row{index < end, index < end ? index : 0};
+    const auto [outer, k] = call_.inner.divide(row.index);
     const auto [i, j] = call_.middle.divide(outer);
-    i_ = i, j_ = j, k_ = k;
-    angles_ = norm_.rope.angle_row(call_.per_batch.divide(i).quotient, j, k) * norm_.rope.half;
+    row.i = i, row.j = j, row.k = k;
+    return row;
   }
 
-  __device__ bool exists() const { return exists_; }
-  __device__ int64_t row() const { return row_; }
-  __device__ const T* at(const T* data, const Heads& rows) const {
-    return data + i_ * rows.strides[0] + j_ * rows.strides[1] + k_ * rows.strides[2];
+  __device__ const T* at(const T* data, const Heads& rows, const Row& row) const {
+    return data + row.i * rows.strides[0] + row.j * rows.strides[1] + row.k * rows.strides[2];
   }
 
-  __device__ bool has(int64_t slot) const { return slot < call_.plan.slots; }
-  __device__ bool is_pair(int64_t slot) const { return slot < call_.plan.pair_slots; }
-  __device__ int64_t first(int64_t slot) const {
-    if (!is_pair(slot)) return 2 * norm_.rope.half + 2 * (slot - call_.plan.pair_slots) * kWidth;
+  __device__ bool has(Index slot) const { return first(slot) < size_; }
+  __device__ bool is_pair(Index slot) const { return slot < pair_slots_; }
+  __device__ Index first(Index slot) const {
+    if (!is_pair(slot)) return 2 * half_ + 2 * (slot - pair_slots_) * kWidth;
     return slot * (kInterleaved ? 2 * kWidth : kWidth);
   }
-  __device__ int64_t second(int64_t slot) const {
-    return first(slot) + (is_pair(slot) && !kInterleaved ? norm_.rope.half : kWidth);
+  __device__ Index second(Index slot) const {
+    return first(slot) + (is_pair(slot) && !kInterleaved ? half_ : Index(kWidth));
   }
-  __device__ bool has_second(int64_t slot) const { return second(slot) < norm_.rope.rows.size; }
+  __device__ bool has_second(Index slot) const { return second(slot) < size_; }
 
   // Calls body(slot) for the slots of this lane that are not held.
   template <class Body>
   __device__ void each_further_slot(Body body) const {
-    for (int64_t slot = lane_ + call_.plan.lanes; has(slot); slot += call_.plan.lanes) body(slot);
+    if constexpr (!kHeld)
+      for (int64_t slot = lane_ + call_.plan.lanes; has(slot); slot += call_.plan.lanes) body(slot);
   }
 
-  // Zeros if there is no such slot.
-  __device__ void read(const T* row, int64_t slot, Values& to) const {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) to[0][i] = to[1][i] = 0;
-    if (!has(slot)) return;
-    const auto read = [&](int64_t column, A(&to)[kWidth]) {
-      Stored<T, kWidth> stored;
-      stored.template load<kAligned>(row + column, kWidth);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) to[i] = stored[i];
-    };
-    read(first(slot), to[0]);
-    if (has_second(slot)) read(second(slot), to[1]);
+  // Zeros if there is no such row or slot.
+  __device__ void read(const T* row, bool exists, Index slot, Slot& to) const {
+    to[0].template load<kAligned>(row + first(slot), exists ? size_ - first(slot) : 0);
+    to[1].template load<kAligned>(row + second(slot), exists ? size_ - second(slot) : 0);
   }
 
-  __device__ void write(const Values& values, int64_t slot, T* row) const {
-    if (!has(slot)) return;
-    store<kAligned>(values[0], row + first(slot));
+  __device__ void read_angles(const Row& row, Index slot, Angles& to) const {
+    const Rope<T, Angle>& rope = norm_.rope;
+    const int64_t angles = rope.angle_row(call_.per_batch.divide(row.i).quotient, row.j, row.k) * rope.half;
+    to.cos.template load<kAligned>(rope.cos + angles + slot * kWidth, half_ - slot * kWidth);
+    to.sin.template load<kAligned>(rope.sin + angles + slot * kWidth, half_ - slot * kWidth);
+  }
+
+  __device__ void write(const Values& values, Index slot, T* row) const {
+    if (has(slot)) store<kAligned>(values[0], row + first(slot));
     if (has_second(slot)) store<kAligned>(values[1], row + second(slot));
   }
 
   // weight + offset
-  __device__ void read_factor(int64_t slot, Values& to) const {
+  __device__ void read_factor(Index slot, Values& to) const {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) to[0][i] = to[1][i] = 1;
-    if (!norm_.weight.data || !has(slot)) return;
+    if (!norm_.weight.data) return;
     read_factor_pack(first(slot), to[0]);
-    if (has_second(slot)) read_factor_pack(second(slot), to[1]);
+    read_factor_pack(second(slot), to[1]);
   }
 
-  // Rotates values of a pair slot by the angles of the row.
-  __device__ void rotate_slot(int64_t slot, Values& values) const {
+  // Rotates values of a pair slot.
+  template <bool kInverse>
+  __device__ void rotate_slot(Index slot, const Angles& angles, Values& values) const {
     if (!is_pair(slot)) return;
-    Stored<Angle, kWidth> cos, sin;
     Values out;
-    cos.template load<kAligned>(norm_.rope.cos + angles_ + slot * kWidth, kWidth);
-    sin.template load<kAligned>(norm_.rope.sin + angles_ + slot * kWidth, kWidth);
-    rotate<kInterleaved>(values, cos, sin, norm_.rope.inverse, out);
+    rotate<kInterleaved>(values, angles.cos, angles.sin, kInverse, out);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[0][i] = out[0][i], values[1][i] = out[1][i];
   }
 
   // The sum over the lanes of a row. Called by whole warps.
   __device__ A row_sum(A sum) const {
-    for (int offset = 1; offset < call_.plan.lanes; offset *= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2)
+      if (offset < call_.plan.lanes) sum += __shfl_xor_sync(0xffffffff, sum, offset);
     return sum;
   }
 
  private:
-  __device__ void read_factor_pack(int64_t column, A (&to)[kWidth]) const {
+  __device__ void read_factor_pack(Index column, A (&to)[kWidth]) const {
     if constexpr (kWidth > 1) {
-      load_parameter<kAligned, T>(norm_.weight, column, kWidth, A(1), to);
+      load_parameter<kAligned, T>(norm_.weight, column, size_ - column, A(1), to);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) to[i] += norm_.offset;
-    } else {
+    } else if (column < size_) {
       to[0] = norm_.weight.template get<T>(column) + norm_.offset;
     }
   }
@@ -132,87 +144,112 @@ class NormRopeLane {
   const NormRopeCall<T, Angle>& call_;
   const NormRope<T, Angle>& norm_;
   const int lane_;
-  bool exists_ = false;
-  int64_t row_ = 0, i_ = 0, j_ = 0, k_ = 0, angles_ = 0;
+  const Index size_, half_, pair_slots_;
 };
 
-template <bool kAligned, bool kInterleaved, int kWidth, class T, class Angle>
+template <bool kAligned, bool kHeld, bool kInterleaved, int kWidth, class T, class Angle>
 __global__ void __launch_bounds__(kBlockThreads)
     rms_norm_rope_kernel(const __grid_constant__ NormRopeCall<T, Angle> call) {
   begin_kernel();
   using A = compute_t<T>;
-  using Lane = NormRopeLane<kAligned, kInterleaved, kWidth, T, Angle>;
+  using Lane = NormRopeLane<kAligned, kHeld, kInterleaved, kWidth, T, Angle>;
+  using Slot = typename Lane::Slot;
   using Values = typename Lane::Values;
-  Lane me(call);
-  me.set_row(int64_t(blockIdx.x) * (kBlockThreads / call.plan.lanes) + me.group());
-  const T* const x = me.at(call.norm.x, call.norm.x_rows);
-  Values held;
-  me.read(x, me.lane(), held);
-  const auto squares_of = [](const Values& values) {
+  using Angles = typename Lane::Angles;
+  const Lane me(call);
+  const auto row = me.row(int64_t(blockIdx.x) * (kBlockThreads >> call.plan.lane_shift) + me.group(), call.rows);
+  const T* const x = me.at(call.norm.x, call.norm.x_rows, row);
+  Slot held;
+  Angles angles;
+  Values factor;
+  me.read(x, true, me.lane(), held);
+  me.read_angles(row, me.lane(), angles);
+  me.read_factor(me.lane(), factor);
+  const auto squares_of = [](const Slot& x) {
     A sum = 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum = fused(values[half][i], values[half][i], sum);
+      for (int i = 0; i < kWidth; ++i) sum = fused(x[half][i], x[half][i], sum);
     return sum;
   };
   A squares = squares_of(held);
   me.each_further_slot([&](int64_t slot) {
-    Values values;
-    me.read(x, slot, values);
-    squares += squares_of(values);
+    Slot x_slot;
+    me.read(x, true, slot, x_slot);
+    squares += squares_of(x_slot);
   });
   const A rstd = rsqrt(me.row_sum(squares) / static_cast<A>(call.norm.x_rows.size) + call.norm.eps);
-  if (!me.exists()) return;
-  if (me.lane() == 0) call.norm.rstd[me.row()] = rstd;
-  T* const y = call.norm.rope.y + me.row() * call.norm.x_rows.size;
-  const auto finish = [&](int64_t slot, Values& values) {
-    Values factor;
-    me.read_factor(slot, factor);
+  if (!row.exists) return;
+  if (me.lane() == 0) call.norm.rstd[row.index] = rstd;
+  T* const y = call.norm.rope.y + row.index * call.norm.x_rows.size;
+  const auto finish = [&](auto slot, const Slot& x, const Values& factor, const Angles& angles) {
+    Values values;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[half][i] = product(product(values[half][i], rstd), factor[half][i]);
-    me.rotate_slot(slot, values);
+      for (int i = 0; i < kWidth; ++i) values[half][i] = product(product(x[half][i], rstd), factor[half][i]);
+    me.template rotate_slot</*kInverse=*/false>(slot, angles, values);
     me.write(values, slot, y);
   };
-  finish(me.lane(), held);
+  finish(me.lane(), held, factor, angles);
   me.each_further_slot([&](int64_t slot) {
-    Values values;
-    me.read(x, slot, values);
-    finish(slot, values);
+    Slot x_slot;
+    Angles angles;
+    Values factor;
+    me.read(x, true, slot, x_slot);
+    me.read_angles(row, slot, angles);
+    me.read_factor(slot, factor);
+    finish(slot, x_slot, factor, angles);
   });
 }
 
 // A block has one row chunk. Its groups of lanes take the rows in turn, and each lane adds its terms of dweight.
-template <bool kAligned, bool kInterleaved, int kWidth, class T, class Angle>
+template <bool kAligned, bool kHeld, bool kInterleaved, int kWidth, class T, class Angle>
 __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
     rms_norm_rope_backward_kernel(const __grid_constant__ NormRopeCall<T, Angle> call) {
   begin_kernel();
   using A = compute_t<T>;
-  using Lane = NormRopeLane<kAligned, kInterleaved, kWidth, T, Angle>;
+  using Lane = NormRopeLane<kAligned, kHeld, kInterleaved, kWidth, T, Angle>;
+  using Slot = typename Lane::Slot;
   using Values = typename Lane::Values;
+  using Row = typename Lane::Row;
   const NormRope<T, Angle>& norm = call.norm;
   const int64_t size = norm.x_rows.size, first_row = blockIdx.x * call.plan.chunks.rows;
   const int64_t end = min(first_row + call.plan.chunks.rows, call.rows);
   A* const partials = norm.partials + blockIdx.x * size;
-  Lane me(call);
+  const Lane me(call);
+  // A slot of a row: zeros if there is no such row or slot.
+  struct Loaded {
+    Slot dy, x;
+    typename Lane::Angles angles;
+  };
+  const auto load = [&](const Row& row, auto slot, Loaded& to) {
+    me.read(me.at(norm.rope.x, norm.rope.rows, row), row.exists, slot, to.dy);
+    me.read(me.at(norm.x, norm.x_rows, row), row.exists, slot, to.x);
+    me.read_angles(row, slot, to.angles);
+  };
+  Row row = me.row(first_row + me.group(), end);
+  Loaded held;
+  load(row, me.lane(), held);
+  A rstd = row.exists ? norm.rstd[row.index] : A(0);
   Values factor, dweight = {};
   me.read_factor(me.lane(), factor);
-  for (int64_t row = first_row; row < end; row += call.plan.groups) {
-    me.set_row(row + me.group() < end ? row + me.group() : call.rows);
-    const T *const dy = me.at(norm.rope.x, norm.rope.rows), *const x = me.at(norm.x, norm.x_rows);
-    const A rstd = me.exists() ? norm.rstd[me.row()] : A(0);
-    // Reads dz, the rotated dy, and xhat; zeros if there is no such row or slot.
-    const auto read = [&](int64_t slot, Values& dz, Values& xhat) {
-      const int64_t existing = me.exists() ? slot : call.plan.slots;
-      me.read(dy, existing, dz);
-      me.read(x, existing, xhat);
-      if (me.exists()) me.rotate_slot(slot, dz);
+  for (int64_t first = first_row; first < end; first += call.plan.groups) {
+    const Row next = me.row(first + call.plan.groups + me.group(), end);
+    const A next_rstd = next.exists ? norm.rstd[next.index] : A(0);
+    Loaded ahead;
+    if constexpr (kHeld) load(next, me.lane(), ahead);
+    // dz, the rotated dy, and xhat
+    const auto prepare = [&](auto slot, const Loaded& from, Values& dz, Values& xhat) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) xhat[half][i] = product(xhat[half][i], rstd);
+        for (int i = 0; i < kWidth; ++i) {
+          dz[half][i] = from.dy[half][i];
+          xhat[half][i] = product(from.x[half][i], rstd);
+        }
+      if (row.exists) me.template rotate_slot</*kInverse=*/true>(slot, from.angles, dz);
     };
     const auto terms_of = [](const Values& dz, const Values& xhat, const Values& factor) {
       A sum = 0;
@@ -223,17 +260,19 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
       return sum;
     };
     Values dz, xhat;
-    read(me.lane(), dz, xhat);
+    prepare(me.lane(), held, dz, xhat);
     A sum = terms_of(dz, xhat, factor);
     me.each_further_slot([&](int64_t slot) {
+      Loaded loaded;
       Values dz, xhat, factor;
-      read(slot, dz, xhat);
+      load(row, slot, loaded);
+      prepare(slot, loaded, dz, xhat);
       me.read_factor(slot, factor);
       sum += terms_of(dz, xhat, factor);
     });
     const A mean = me.row_sum(sum) / static_cast<A>(size);
     // Adds the terms of dweight, and replaces dz by dx.
-    const auto finish = [&](int64_t slot, Values& dz, const Values& xhat, const Values& factor, Values& dweight) {
+    const auto finish = [&](auto slot, Values& dz, const Values& xhat, const Values& factor, Values& dweight) {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -241,12 +280,14 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
           dweight[half][i] = fused(dz[half][i], xhat[half][i], dweight[half][i]);
           dz[half][i] = product(rstd, fused(-xhat[half][i], mean, product(dz[half][i], factor[half][i])));
         }
-      if (norm.need_dx && me.exists()) me.write(dz, slot, norm.rope.y + me.row() * size);
+      if (norm.need_dx && row.exists) me.write(dz, slot, norm.rope.y + row.index * size);
     };
     finish(me.lane(), dz, xhat, factor, dweight);
     me.each_further_slot([&](int64_t slot) {
+      Loaded loaded;
       Values dz, xhat, factor, terms = {};
-      read(slot, dz, xhat);
+      load(row, slot, loaded);
+      prepare(slot, loaded, dz, xhat);
       me.read_factor(slot, factor);
       finish(slot, dz, xhat, factor, terms);
       if (!norm.need_dweight) return;
@@ -256,9 +297,15 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
         for (int i = 0; i < kWidth; ++i) {
           if (half == 1 && !me.has_second(slot)) continue;
           A& column = partials[(half == 0 ? me.first(slot) : me.second(slot)) + i];
-          column = row == first_row ? terms[half][i] : column + terms[half][i];
+          column = first == first_row ? terms[half][i] : column + terms[half][i];
         }
     });
+    row = next;
+    if constexpr (kHeld)
+      held = ahead;
+    else
+      load(next, me.lane(), held);
+    rstd = next_rstd;
   }
 
   if (!norm.need_dweight) return;
@@ -266,13 +313,13 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
 #pragma unroll
   for (int i = 0; i < 2 * kWidth; ++i) side[threadIdx.x][i] = dweight[i / kWidth][i % kWidth];
   __syncthreads();
-  if (me.group() > 0 || !me.has(me.lane())) return;
-#pragma unroll
-  for (int i = 0; i < 2 * kWidth; ++i) {
-    if (i >= kWidth && !me.has_second(me.lane())) continue;
+  // One thread adds the groups' terms of one column.
+  for (int place = threadIdx.x; place < call.plan.lanes * 2 * kWidth; place += call.plan.groups * call.plan.lanes) {
+    const int slot = place / (2 * kWidth), i = place % (2 * kWidth);
+    if (i < kWidth ? !me.has(slot) : !me.has_second(slot)) continue;
     A sum = 0;
-    for (int group = 0; group < call.plan.groups; ++group) sum += side[group * call.plan.lanes + me.lane()][i];
-    partials[(i < kWidth ? me.first(me.lane()) : me.second(me.lane())) + i % kWidth] = sum;
+    for (int group = 0; group < call.plan.groups; ++group) sum += side[group * call.plan.lanes + slot][i];
+    partials[(i < kWidth ? me.first(slot) : me.second(slot)) + i % kWidth] = sum;
   }
 }
 
@@ -295,12 +342,15 @@ Status launch_norm_rope(const NormRope<T, Angle>& norm, const NormRopePlan& plan
   const auto run_for = [&](auto interleaved) {
     constexpr bool kInterleaved = decltype(interleaved)::value;
     if (plan.width == 1)
-      return run(rms_norm_rope_kernel<false, kInterleaved, 1, T, Angle>,
-                 rms_norm_rope_backward_kernel<false, kInterleaved, 1, T, Angle>);
-    return aligned ? run(rms_norm_rope_kernel<true, kInterleaved, kPack, T, Angle>,
-                         rms_norm_rope_backward_kernel<true, kInterleaved, kPack, T, Angle>)
-                   : run(rms_norm_rope_kernel<false, kInterleaved, kPack, T, Angle>,
-                         rms_norm_rope_backward_kernel<false, kInterleaved, kPack, T, Angle>);
+      return run(rms_norm_rope_kernel<false, false, kInterleaved, 1, T, Angle>,
+                 rms_norm_rope_backward_kernel<false, false, kInterleaved, 1, T, Angle>);
+    if (!aligned)
+      return run(rms_norm_rope_kernel<false, false, kInterleaved, kPack, T, Angle>,
+                 rms_norm_rope_backward_kernel<false, false, kInterleaved, kPack, T, Angle>);
+    return plan.slots <= plan.lanes ? run(rms_norm_rope_kernel<true, true, kInterleaved, kPack, T, Angle>,
+                                          rms_norm_rope_backward_kernel<true, true, kInterleaved, kPack, T, Angle>)
+                                    : run(rms_norm_rope_kernel<true, false, kInterleaved, kPack, T, Angle>,
+                                          rms_norm_rope_backward_kernel<true, false, kInterleaved, kPack, T, Angle>);
   };
   return rope.interleaved ? run_for(std::true_type()) : run_for(std::false_type());
 }

@@ -4,6 +4,8 @@
 // norm.h and rope.h have both formulas. 16-bit values are rounded once, after the rotation.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/normalization/norm.h"
 #include "ops/rotary/rope.h"
 
@@ -98,10 +100,10 @@ struct NormRopePlan {
     width = size % pack == 0 && half % pack == 0 ? pack : 1;
     pair_slots = half / width;
     slots = pair_slots + ((size - 2 * half) / width + 1) / 2;
-    while (lanes < 32 && lanes < slots) lanes *= 2;
+    while (lanes < 32 && lanes < slots) lanes *= 2, ++lane_shift;
     // Further slots of a lane have their sums in memory, which no other row may share.
     groups = slots <= lanes ? kBlockThreads / lanes : 1;
-    chunks.rows = groups * kSteps;
+    chunks.rows = std::min(groups, 32) * kSteps;
     chunks.count = (rows + chunks.rows - 1) / chunks.rows;
   }
 
@@ -109,7 +111,8 @@ struct NormRopePlan {
 
   int64_t width;              // elements of a pack
   int64_t pair_slots, slots;  // a slot is two packs: of pairs, or of features behind them
-  int lanes = 8;              // threads of a row: a power of two, up to 32
+  int lanes = 4;              // threads of a row: a power of two, up to 32
+  int lane_shift = 2;         // its logarithm
   int groups;                 // rows of a block of the backward, side by side
   RowChunks chunks;
 };
