@@ -27,6 +27,16 @@ class Divisor {
     return {quotient, dividend - quotient * divisor_};
   }
 
+  struct ShortResult {
+    uint32_t quotient, remainder;
+  };
+
+  // For dividends of 31 bits alone.
+  __device__ ShortResult divide_short(uint32_t dividend) const {
+    const uint32_t quotient = (__umulhi(dividend, multiplier_) + dividend) >> shift_;
+    return {quotient, dividend - quotient * static_cast<uint32_t>(divisor_)};
+  }
+
  private:
   int64_t divisor_;
   uint32_t multiplier_;

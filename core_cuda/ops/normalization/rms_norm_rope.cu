@@ -27,7 +27,8 @@ struct NormRopeCall {
   Divisor inner, middle, per_batch;
 };
 
-// kHeld: no row has more slots than lanes. kWidth: elements of a pack, 1 if rows are not made of whole packs.
+// kHeld: no row has more slots than lanes, and indices of rows have 31 bits. kWidth: elements of a pack, 1 if rows are
+// not made of whole packs.
 template <bool kAligned, bool kHeld, bool kInterleaved, int kWidth, class T, class Angle>
 class NormRopeLane {
  public:
@@ -38,9 +39,10 @@ class NormRopeLane {
   struct Angles {
     Stored<Angle, kWidth> cos, sin;
   };
+  using RowIndex = std::conditional_t<kHeld, uint32_t, int64_t>;
   struct Row {
     bool exists;
-    int64_t index, i, j, k;
+    RowIndex index, i, j, k;
   };
 
   __device__ NormRopeLane(const NormRopeCall<T, Angle>& call)
@@ -56,9 +58,9 @@ class NormRopeLane {
 
   // The row with this index, or row 0 if it is not below `end`.
   __device__ Row row(int64_t index, int64_t end) const {
-    Row row{index < end, index < end ? index : 0};
-    const auto [outer, k] = call_.inner.divide(row.index);
-    const auto [i, j] = call_.middle.divide(outer);
+    Row row{index < end, static_cast<RowIndex>(index < end ? index : 0)};
+    const auto [outer, k] = divided(row.index, call_.inner);
+    const auto [i, j] = divided(outer, call_.middle);
     row.i = i, row.j = j, row.k = k;
     return row;
   }
@@ -93,7 +95,7 @@ class NormRopeLane {
 
   __device__ void read_angles(const Row& row, Index slot, Angles& to) const {
     const Rope<T, Angle>& rope = norm_.rope;
-    const int64_t angles = rope.angle_row(call_.per_batch.divide(row.i).quotient, row.j, row.k) * rope.half;
+    const int64_t angles = rope.angle_row(divided(row.i, call_.per_batch).quotient, row.j, row.k) * half_;
     to.cos.template load<kAligned>(rope.cos + angles + slot * kWidth, half_ - slot * kWidth);
     to.sin.template load<kAligned>(rope.sin + angles + slot * kWidth, half_ - slot * kWidth);
   }
@@ -131,6 +133,13 @@ class NormRopeLane {
   }
 
  private:
+  static __device__ auto divided(RowIndex dividend, const Divisor& divisor) {
+    if constexpr (kHeld)
+      return divisor.divide_short(dividend);
+    else
+      return divisor.divide(dividend);
+  }
+
   __device__ void read_factor_pack(Index column, A (&to)[kWidth]) const {
     if constexpr (kWidth > 1) {
       load_parameter<kAligned, T>(norm_.weight, column, size_ - column, A(1), to);
@@ -147,8 +156,11 @@ class NormRopeLane {
   const Index size_, half_, pair_slots_;
 };
 
+// Rows of each group of lanes of the forward: two share their factors.
+constexpr int rows_of_lanes(bool held) { return held ? 2 : 1; }
+
 template <bool kAligned, bool kHeld, bool kInterleaved, int kWidth, class T, class Angle>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kHeld ? 3 : 1)
     rms_norm_rope_kernel(const __grid_constant__ NormRopeCall<T, Angle> call) {
   begin_kernel();
   using A = compute_t<T>;
@@ -157,13 +169,18 @@ __global__ void __launch_bounds__(kBlockThreads)
   using Values = typename Lane::Values;
   using Angles = typename Lane::Angles;
   const Lane me(call);
-  const auto row = me.row(int64_t(blockIdx.x) * (kBlockThreads >> call.plan.lane_shift) + me.group(), call.rows);
-  const T* const x = me.at(call.norm.x, call.norm.x_rows, row);
-  Slot held;
-  Angles angles;
+  constexpr int kRows = rows_of_lanes(kHeld);
+  const int64_t groups = kBlockThreads >> call.plan.lane_shift;
+  typename Lane::Row rows[kRows];
+  Slot held[kRows];
+  Angles angles[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    rows[r] = me.row((int64_t(blockIdx.x) * kRows + r) * groups + me.group(), call.rows);
+    me.read(me.at(call.norm.x, call.norm.x_rows, rows[r]), true, me.lane(), held[r]);
+    me.read_angles(rows[r], me.lane(), angles[r]);
+  }
   Values factor;
-  me.read(x, true, me.lane(), held);
-  me.read_angles(row, me.lane(), angles);
   me.read_factor(me.lane(), factor);
   const auto squares_of = [](const Slot& x) {
     A sum = 0;
@@ -173,35 +190,40 @@ __global__ void __launch_bounds__(kBlockThreads)
       for (int i = 0; i < kWidth; ++i) sum = fused(x[half][i], x[half][i], sum);
     return sum;
   };
-  A squares = squares_of(held);
-  me.each_further_slot([&](int64_t slot) {
-    Slot x_slot;
-    me.read(x, true, slot, x_slot);
-    squares += squares_of(x_slot);
-  });
-  const A rstd = rsqrt(me.row_sum(squares) / static_cast<A>(call.norm.x_rows.size) + call.norm.eps);
-  if (!row.exists) return;
-  if (me.lane() == 0) call.norm.rstd[row.index] = rstd;
-  T* const y = call.norm.rope.y + row.index * call.norm.x_rows.size;
-  const auto finish = [&](auto slot, const Slot& x, const Values& factor, const Angles& angles) {
-    Values values;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+  for (int r = 0; r < kRows; ++r) {
+    const auto& row = rows[r];
+    const T* const x = me.at(call.norm.x, call.norm.x_rows, row);
+    A squares = squares_of(held[r]);
+    me.each_further_slot([&](int64_t slot) {
+      Slot x_slot;
+      me.read(x, true, slot, x_slot);
+      squares += squares_of(x_slot);
+    });
+    const A rstd = rsqrt(me.row_sum(squares) / static_cast<A>(call.norm.x_rows.size) + call.norm.eps);
+    if (!row.exists) continue;
+    if (me.lane() == 0) call.norm.rstd[row.index] = rstd;
+    T* const y = call.norm.rope.y + int64_t(row.index) * call.norm.x_rows.size;
+    const auto finish = [&](auto slot, const Slot& x, const Values& factor, const Angles& angles) {
+      Values values;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[half][i] = product(product(x[half][i], rstd), factor[half][i]);
-    me.template rotate_slot</*kInverse=*/false>(slot, angles, values);
-    me.write(values, slot, y);
-  };
-  finish(me.lane(), held, factor, angles);
-  me.each_further_slot([&](int64_t slot) {
-    Slot x_slot;
-    Angles angles;
-    Values factor;
-    me.read(x, true, slot, x_slot);
-    me.read_angles(row, slot, angles);
-    me.read_factor(slot, factor);
-    finish(slot, x_slot, factor, angles);
-  });
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) values[half][i] = product(product(x[half][i], rstd), factor[half][i]);
+      me.template rotate_slot</*kInverse=*/false>(slot, angles, values);
+      me.write(values, slot, y);
+    };
+    finish(me.lane(), held[r], factor, angles[r]);
+    me.each_further_slot([&](int64_t slot) {
+      Slot x_slot;
+      Angles angles;
+      Values factor;
+      me.read(x, true, slot, x_slot);
+      me.read_angles(row, slot, angles);
+      me.read_factor(slot, factor);
+      finish(slot, x_slot, factor, angles);
+    });
+  }
 }
 
 // A block has one row chunk. Its groups of lanes take the rows in turn, and each lane adds its terms of dweight.
@@ -280,7 +302,7 @@ __global__ void __launch_bounds__(kBlockThreads, sizeof(T) == 2 ? 2 : 1)
           dweight[half][i] = fused(dz[half][i], xhat[half][i], dweight[half][i]);
           dz[half][i] = product(rstd, fused(-xhat[half][i], mean, product(dz[half][i], factor[half][i])));
         }
-      if (norm.need_dx && row.exists) me.write(dz, slot, norm.rope.y + row.index * size);
+      if (norm.need_dx && row.exists) me.write(dz, slot, norm.rope.y + int64_t(row.index) * size);
     };
     finish(me.lane(), dz, xhat, factor, dweight);
     me.each_further_slot([&](int64_t slot) {
@@ -330,12 +352,12 @@ Status launch_norm_rope(const NormRope<T, Angle>& norm, const NormRopePlan& plan
   const int64_t rows = rope.count();
   const NormRopeCall<T, Angle> call{
       norm, plan, rows, Divisor(rope.rows.sizes[2]), Divisor(rope.rows.sizes[1]), Divisor(rope.per_batch)};
-  const auto run = [&](auto forward, auto backward) {
+  const auto run = [&](auto forward, auto backward, bool held = false) {
+    const int64_t block_rows = kBlockThreads / plan.lanes * rows_of_lanes(held);
     if constexpr (kBackward)
       return launch(context, backward, Grid{plan.chunks.count, plan.groups * plan.lanes}, call);
     else
-      return launch(context, forward, (rows + kBlockThreads / plan.lanes - 1) / (kBlockThreads / plan.lanes),
-                    kBlockThreads, call);
+      return launch(context, forward, (rows + block_rows - 1) / block_rows, kBlockThreads, call);
   };
   constexpr int kPack = kPackSize<T>;
   const bool aligned = are_aligned(rope) && are_aligned(norm.x, norm.x_rows) && is_aligned(norm.weight.data);
@@ -347,10 +369,11 @@ Status launch_norm_rope(const NormRope<T, Angle>& norm, const NormRopePlan& plan
     if (!aligned)
       return run(rms_norm_rope_kernel<false, false, kInterleaved, kPack, T, Angle>,
                  rms_norm_rope_backward_kernel<false, false, kInterleaved, kPack, T, Angle>);
-    return plan.slots <= plan.lanes ? run(rms_norm_rope_kernel<true, true, kInterleaved, kPack, T, Angle>,
-                                          rms_norm_rope_backward_kernel<true, true, kInterleaved, kPack, T, Angle>)
-                                    : run(rms_norm_rope_kernel<true, false, kInterleaved, kPack, T, Angle>,
-                                          rms_norm_rope_backward_kernel<true, false, kInterleaved, kPack, T, Angle>);
+    if (plan.slots <= plan.lanes && rows < int64_t(1) << 31)
+      return run(rms_norm_rope_kernel<true, true, kInterleaved, kPack, T, Angle>,
+                 rms_norm_rope_backward_kernel<true, true, kInterleaved, kPack, T, Angle>, /*held=*/true);
+    return run(rms_norm_rope_kernel<true, false, kInterleaved, kPack, T, Angle>,
+               rms_norm_rope_backward_kernel<true, false, kInterleaved, kPack, T, Angle>);
   };
   return rope.interleaved ? run_for(std::true_type()) : run_for(std::false_type());
 }
