@@ -130,10 +130,10 @@ PRODUCTS = [
     (Product(HALF, 65, 1, 4096), "simt GEMV", "simt GEMV"),
     (Product("float32", 1, 4096, 4096), "simt GEMV", "simt GEMV"),
     (Product("float32", 4, 4096, 256), "simt GEMV", "simt GEMV"),
-    (Product("float32", 4, 4096, 255), "simt tiles 64x64", "simt tiles 64x64"),
+    (Product("float32", 4, 4096, 255), *2 * ("simt tiles 32x32, slices of k",)),
     (Product("float64", 4096, 4, 4096, 1, 0), "simt GEMV", "simt GEMV"),
     (Product("float32", 5, 4096, 4096), "split-K", "split-K"),
-    (Product("float32", 1, 4096, 4096, batch=2), "simt tiles 64x64", "simt tiles 64x64"),
+    (Product("float32", 1, 4096, 4096, batch=2), *2 * ("simt tiles 32x64, slices of k",)),
     (
         Product(HALF, 64, 64, 64, pad=8, offset=1),
         "sm80 tiles 64x64 through registers",
