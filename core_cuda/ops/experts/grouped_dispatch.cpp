@@ -5,6 +5,13 @@
 namespace fusedops::cuda {
 namespace {
 
+// Kernels of groups read the operands as they were given. Matmul may turn those of a single row or column.
+Matmul with_operands(Matmul product, const Matmul::Matrix& a, const Matmul::Matrix& b) {
+  product.a = a;
+  product.b = b;
+  return product;
+}
+
 using K = GroupedKernel;
 using P = const Matmul&;
 using G = const GpuProperties&;
@@ -37,17 +44,17 @@ constexpr GroupedEntry kGroupedProducts[] = {
 }  // namespace
 
 Matmul representative(const GroupedMatmul& product) {
-  Matmul result(product.dtype, 1, product.groups.count, product.n, product.k,
-                {product.x.data, false, product.x.stride, 0}, product.b, product.y);
+  const Matmul::Matrix a = {product.x.data, false, product.x.stride, 0};
+  Matmul result(product.dtype, 1, product.groups.count, product.n, product.k, a, product.b, product.y);
   result.batch = product.groups.groups;
-  return result;
+  return with_operands(result, a, product.b);
 }
 
 Matmul representative(const GroupedGradient& product) {
-  Matmul result(product.dtype, 1, product.m, product.n, product.groups.count,
-                {product.a.data, true, product.a.stride, 0}, {product.b.data, false, product.b.stride, 0}, product.c);
+  const Matmul::Matrix a = {product.a.data, true, product.a.stride, 0}, b = {product.b.data, false, product.b.stride, 0};
+  Matmul result(product.dtype, 1, product.m, product.n, product.groups.count, a, b, product.c);
   result.batch = product.groups.groups;
-  return result;
+  return with_operands(result, a, b);
 }
 
 const GroupedEntry& choose_grouped(const Matmul& representative, const GpuProperties& gpu) {
