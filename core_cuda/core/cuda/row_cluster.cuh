@@ -45,11 +45,10 @@ inline Grid cluster_grid(const RowGroups& groups, int64_t rows, bool aligned, in
 template <class T, int kPacks>
 using NextRow = Prefetch<T, kRowThreads, 1, kPacks>;
 
-// A kernel constructs this first. by_barrier: gather() waits at a barrier of the cluster.
+// A kernel constructs this first.
 class RowCluster {
  public:
-  __device__ explicit RowCluster(const RowGroups& groups, bool by_barrier = false)
-      : groups_(groups), by_barrier_(by_barrier) {
+  __device__ explicit RowCluster(const RowGroups& groups) : groups_(groups) {
 #if __CUDA_ARCH__ >= 900
     if (groups.cluster == 1) return;
     if (threadIdx.x == 0) {
@@ -110,19 +109,12 @@ class RowCluster {
       const auto* words = reinterpret_cast<const uint32_t*>(&value);
 #pragma unroll
       for (int i = 0; i < int(sizeof(V) / sizeof(uint32_t)); ++i)
-        if (by_barrier_)
-          asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(to + 4 * i), "r"(words[i]) : "memory");
-        else
-          asm volatile(
-              "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to + 4 * i),
-              "r"(words[i]), "r"(there)
-              : "memory");
+        asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to + 4 * i),
+                     "r"(words[i]), "r"(there)
+                     : "memory");
     }
     __syncwarp();
-    if (by_barrier_)
-      asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-    else
-      wait_for_values(arrived, sizeof(V));
+    wait_for_values(arrived, sizeof(V));
 #endif
     ++gathers_;
     return gathered;
@@ -181,7 +173,6 @@ class RowCluster {
   }
 
   const RowGroups& groups_;
-  const bool by_barrier_;
   int gathers_ = 0;
 };
 

@@ -26,7 +26,8 @@ class NormRow {
   using Index = std::conditional_t<kVariant == RowVariant::tiles, int64_t, int>;
   static constexpr bool kStaged = kVariant == RowVariant::staged;
   // Shared memory holds the elements, so registers are free for parameters: those of the first place are loaded before
-  // the last sum, those of the second place when a pack of the first one is stored. With one sum it does not pay.
+  // the last sum, those of the second place when a pack of the first one is stored. With one sum, or a residual, it
+  // does not pay.
   static constexpr bool kEarly = kStaged && kCentered && !kMixed;
   static constexpr int kPacks = packs_of(kVariant), kPack = kPackSize<T>;
   static constexpr int kPlaces = kStaged ? 2 : 1, kHalves = kPacks / 2;
@@ -194,7 +195,7 @@ class NormRow {
         add(squares, tile, [=](A x, A sum) { return fused(x - mean, x - mean, sum); });
       });
     }
-    if constexpr (kEarly) load_parameters();
+    if (is_early()) load_parameters();
     const A variance = product(sum(squares, 1), inverse_size);
     const A rstd = rsqrt(variance + static_cast<A>(norm_.eps));
     finish(for_tiles, mean, rstd);
@@ -235,17 +236,18 @@ class NormRow {
       A y[kPack];
       compute(p, at, count, mean, rstd, offset, y);
       store_row_pack<kAligned>(rounded<T>(y), row + at, count);
-      if constexpr (kEarly)
-        if (tile == 0) load_parameters(p, at + kStagedThreads * kPack, count - kStagedThreads * kPack);
+      if (is_early() && tile == 0) load_parameters(p, at + kStagedThreads * kPack, count - kStagedThreads * kPack);
     });
   }
+
+  __device__ bool is_early() const { return kEarly && !norm_.residual; }
 
   __device__ A offset_of_weight() const {
     return !kCentered && norm_.weight.data ? static_cast<A>(norm_.offset) : A(0);
   }
 
   __device__ void compute(int p, Index at, Index count, A mean, A rstd, A offset, A (&y)[kPack]) {
-    if constexpr (kVariant != RowVariant::few && !kEarly) load_parameters(p, at, count);
+    if (kVariant != RowVariant::few && !is_early()) load_parameters(p, at, count);
     const auto weight = [&](int i) { return kCentered ? weight_[p][i] : weight_[p][i] + offset; };
     normalize_pack(p, mean, rstd, weight, [&](int i) { return bias_[p][i]; }, y);
   }
@@ -305,8 +307,7 @@ __global__ void __maxnreg__((kNormRegisters<kAligned, kVariant>))
   using Row = NormRow<kAligned, kCentered, kDropout, kMixed, kVariant, kThreads, T>;
   __shared__ A scratch[2][32];
   if constexpr (kVariant == RowVariant::cluster || kVariant == RowVariant::staged) {
-    // Pairs of blocks that exchange one sum are slower without a barrier of the cluster: rms_norm, 296 µs for 276.
-    RowCluster cluster(groups, kVariant == RowVariant::staged && !kCentered && groups.cluster == 2);
+    RowCluster cluster(groups);
     const RowThread<kThreads> me = cluster.thread<T>();
     Row row(norm, me, groups.end(norm.cols));
     __shared__ A of_blocks[2][kMaxCluster];
