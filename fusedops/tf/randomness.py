@@ -11,7 +11,7 @@ from fusedops import checks
 
 
 def seed_of(function: str, seed: Any, _: Any) -> Any:
-    """The seed as an operator takes it: a given tensor or pair of integers, or drawn anew by each call or run of a graph.
+    """The seed as an operator takes it: a given tensor or pair of integers, or drawn anew in each call or run.
 
     What is drawn follows tf.random.set_seed.
     """

@@ -51,7 +51,8 @@ Matmul representative(const GroupedMatmul& product) {
 }
 
 Matmul representative(const GroupedGradient& product) {
-  const Matmul::Matrix a = {product.a.data, true, product.a.stride, 0}, b = {product.b.data, false, product.b.stride, 0};
+  const Matmul::Matrix a = {product.a.data, true, product.a.stride, 0};
+  const Matmul::Matrix b = {product.b.data, false, product.b.stride, 0};
   Matmul result(product.dtype, 1, product.m, product.n, product.groups.count, a, b, product.c);
   result.batch = product.groups.groups;
   return with_operands(result, a, b);
