@@ -10,6 +10,7 @@
 #include <cooperative_groups.h>
 
 #include "core/cuda/pack.cuh"
+#include "core/cuda/rounding.cuh"
 #include "ops/products/epilogue.cuh"
 #include "ops/products/matmul_gemv.h"
 #include "ops/products/matmul_kernels.h"
@@ -99,7 +100,7 @@ __device__ void add_along_k(const GemvCall<T>& call, int64_t column, int64_t fir
 #pragma unroll
       for (int e = 0; e < kPack; ++e)
 #pragma unroll
-        for (int row = 0; row < kRows; ++row) sums[row][i] += element(x[row], e) * element(pack, e);
+        for (int row = 0; row < kRows; ++row) sums[row][i] = fused(element(x[row], e), element(pack, e), sums[row][i]);
     }
   }
 }
@@ -129,7 +130,7 @@ __device__ void add_along_n(const GemvCall<T>& call, int64_t column, int64_t fir
 #pragma unroll
       for (int e = 0; e < kPack; ++e)
 #pragma unroll
-        for (int row = 0; row < kRows; ++row) sums[row][e] += x[i][row] * element(pack, e);
+        for (int row = 0; row < kRows; ++row) sums[row][e] = fused(x[i][row], element(pack, e), sums[row][e]);
     }
   }
 }
