@@ -39,8 +39,12 @@ from benchmarks.operators.record import Function, Input, Layout
 NAME, TITLE = "torch", "PyTorch"
 # Sections whose implementations make their inputs themselves.
 OWN = {
-    **{STEPS: steps, OPTIMIZERS: optimizers, DISTRIBUTED: ranks},
-    **{"transformers": llama, "families": models, "generation": models},
+    STEPS: steps,
+    OPTIMIZERS: optimizers,
+    DISTRIBUTED: ranks,
+    "transformers": llama,
+    "families": models,
+    "generation": models,
 }
 GRAPH_CALLS = 128  # rotating calls use as many buffers, a GiB in total, far more than a cache holds
 
