@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/common/ceil_div.h"
 #include "ops/products/matmul_gemv.h"
 
 namespace fusedops::cuda {
@@ -49,7 +50,7 @@ bool is_f64_small(P p, G gpu) {
 // GPU.
 bool has_few_sliced_tiles(P p, int64_t most) {
   if (p.product.dtype != DType::f32 || p.product.m > most * 32 || p.product.n > most * 64) return false;
-  return (p.product.m + 31) / 32 * ((p.product.n + 63) / 64) <= most / p.product.batch;
+  return ceil_div(p.product.m, 32) * ceil_div(p.product.n, 64) <= most / p.product.batch;
 }
 
 // clang-format off
