@@ -340,6 +340,19 @@ def check_varlen_combinations(backend, dtype, features, random):
         check_combination(backend, "attention_varlen", sample, selected, dtype)
 
 
+@pytest.mark.parametrize("features", [64, 128, 192])
+@pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
+def test_last_heads_of_a_causal_backward(any_gpu, narrow, features, random):
+    """The kernels for 9.0 take the keys of the last eighth of the heads from the first on, those of others from the last
+    on: several tiles of each, in batches, packed, and with keys shared by heads of both directions."""
+    for heads in ((8, 2), (20, 1)):
+        shape = {"heads": heads, "features": features, "features_v": features, "causal": True}
+        sample = call(random, leading=(2,), queries=300, keys=420, **shape)
+        check_combination(any_gpu, "attention", sample, ["causal"], narrow)
+        sample = varlen_call(random, [300, 1, 130], [420, 3, 130], "", heads, features, causal=True)
+        check_combination(any_gpu, "attention_varlen", sample, ["causal"], narrow)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_options_together_of_packed_sequences(any_backend, dtype, random):
     check_varlen_combinations(any_backend, dtype, 8, random)

@@ -190,6 +190,7 @@ class TileScheduler {
   static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int min_pairs, bool is_reversed,
                           bool is_serpentine, int64_t cached = kHalfOfL2) {
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
+    if (pairs == 0) return {};
     const int64_t fitting = std::max<int64_t>(cached / std::max<int64_t>(bytes_per_head, 1), min_pairs);
     const auto per_section = static_cast<int>(std::clamp<int64_t>(fitting, 1, pairs));
     TileScheduler scheduler;
@@ -224,7 +225,7 @@ class TileScheduler {
  private:
   Slots<kSize> slots_;
   cutlass::FastDivmod by_section_, by_pairs_, by_last_pairs_, by_heads_;
-  int pairs_;  // (sequence, head); heads if packed
+  int pairs_ = 0;  // (sequence, head); heads if packed
   int per_section_, full_sections_, last_section_;
   bool is_reversed_, is_serpentine_;
 };

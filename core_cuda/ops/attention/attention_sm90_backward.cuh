@@ -13,6 +13,8 @@
 // queries orders the blocks. One or two warps wait for the semaphore and add the tile by a bulk reduction. A block
 // waits only for earlier blocks of the grid, so there is no deadlock. Causal attention takes the keys from the last on:
 // a block begins with the queries on its diagonal, and the next block has already added its dq when the block needs it.
+// The longest blocks of a head then come last, and most multiprocessors would be idle at the end of the grid. The last
+// heads therefore take the keys from the first and the queries from the last on.
 //
 // Each query head has its own block, even if heads share keys: few key heads would leave multiprocessors idle. dk and
 // dv are then summed in float32 in the order of the heads, by another semaphore; the last head rounds.
@@ -24,6 +26,7 @@
 // Source: Shah et al., "FlashAttention-3: Fast and accurate attention with asynchrony and low-precision", 2024.
 #pragma once
 
+#include "core/common/ceil_div.h"
 #include "ops/attention/attention_sm90_backward_accumulate.cuh"
 #include "ops/attention/attention_sm90_backward_consumer.cuh"
 #include "ops/attention/attention_sm90_backward_loader.cuh"
@@ -102,9 +105,19 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   // queries.
   const bool is_reversed = Kernel::is_reversed(call);
   const int min_pairs = call.offsets_q && !is_reversed ? 16 : 1;
-  const auto scheduler = TileScheduler<kN>::of(key_slots, call.heads, bytes_per_head, min_pairs, is_reversed, false);
+  const int late_heads = Kernel::late_heads(call), early_heads = call.heads - late_heads;
+  const auto scheduler = TileScheduler<kN>::of(key_slots, early_heads, bytes_per_head, min_pairs, is_reversed, false);
+  // Sections of equal size, since the last one ends the grid.
+  constexpr int64_t kLateSection = 64 << 20;
+  const int64_t late_pairs = (call.offsets_q ? 1 : call.sequences) * late_heads;
+  const int64_t late_sections = std::max<int64_t>(ceil_div(late_pairs * bytes_per_head, kLateSection), 1);
+  const auto min_late_pairs = static_cast<int>(ceil_div(late_pairs, late_sections));
+  const auto late_scheduler =
+      TileScheduler<kN>::of(key_slots, late_heads, bytes_per_head, min_late_pairs, false, false);
   typename Kernel::Parameters parameters{.call = call,
                                          .scheduler = scheduler,
+                                         .late_scheduler = late_scheduler,
+                                         .first_late_head = early_heads,
                                          .slots = Slots<kM>::of_queries(call),
                                          .key_slots = key_slots,
                                          .workspace = Kernel::Workspace::of(call, workspace),
@@ -114,7 +127,8 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
   FUSEDOPS_TRY((describe_inputs<QueryTile, KeyTile>(call, sequences, kM, kN, &parameters)));
   if constexpr (Kernel::kHasBiasTiles) {
     FUSEDOPS_TRY(BiasLoads::of<kM>(call, &parameters.bias));
-    if (parameters.bias.is_batch_inner) parameters.scheduler.take_sequences_first();
+    if (parameters.bias.is_batch_inner)
+      for (auto* each : {&parameters.scheduler, &parameters.late_scheduler}) each->take_sequences_first();
   }
   const int64_t rows = parameters.workspace.slots * kM;
   FUSEDOPS_TRY(
@@ -135,7 +149,9 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
                            : attention_dbias(call, deltas, context));
   }
   FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
-                      Grid{scheduler.work_tiles(), Kernel::kThreads, sizeof(typename Kernel::Shared)}, parameters));
+                      Grid{scheduler.work_tiles() + late_scheduler.work_tiles(), Kernel::kThreads,
+                           sizeof(typename Kernel::Shared)},
+                      parameters));
   return launch(context, attention_backward_finish<Kernel>,
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }

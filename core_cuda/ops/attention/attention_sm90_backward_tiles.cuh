@@ -18,6 +18,7 @@ struct Backward {
   // the next scores.
   static constexpr bool kOverlapsDk = kStages > 1 && kM == 64;
   static constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
+  static constexpr bool kHasLateHeads = !kMasked;  // the tiles of a mask are found from the first one on
 
   // k and v: [keys, features]; q and dy: [queries, features]; ds: [keys, queries].
   using KeyTile = RowTile<kN, kD>;
@@ -99,7 +100,8 @@ struct Backward {
   struct Parameters {
     Attention call;
     CUtensorMap q, dy, k, v;
-    TileScheduler<kN> scheduler;
+    TileScheduler<kN> scheduler, late_scheduler;
+    int first_late_head;
     Slots<kM> slots;
     Slots<kN> key_slots;
     Workspace workspace;
@@ -115,18 +117,24 @@ struct Backward {
     Range keys;     // positions
     Range queries;  // tiles of kM that see some of the keys
     int b, head, key_head;
+    bool is_late;
     Tiles tiles;
   };
 
   static __device__ Work work(const Parameters& parameters, int index) {
     const Attention& call = parameters.call;
-    WorkTile work_tile = parameters.scheduler.work_tile(index);
+    const int late_index = index - parameters.scheduler.work_tiles();
+    const bool is_late = kHasLateHeads && late_index >= 0;
+    WorkTile work_tile =
+        is_late ? parameters.late_scheduler.work_tile(late_index) : parameters.scheduler.work_tile(index);
     if constexpr (kHasBiasTiles)
       if (parameters.bias.is_batch_inner) work_tile = {work_tile.head, work_tile.sequence, work_tile.tile};
+    if (is_late) work_tile.head += parameters.first_late_head;
     Work work{.sequence = call.sequence(work_tile.sequence),
               .b = work_tile.sequence,
               .head = work_tile.head,
               .key_head = call.key_head(work_tile.head),
+              .is_late = is_late,
               .tiles = Tiles(parameters.mask, call, work_tile.sequence, work_tile.head)};
     const int begin = work_tile.tile * kN, end = begin + kN;
     work.keys = {begin, end < work.sequence.keys ? end : work.sequence.keys};
@@ -143,6 +151,7 @@ struct Backward {
                        &work.keys.begin, &work.keys.end, &work.queries.begin, &work.queries.end, &work.b, &work.head,
                        &work.key_head})
       *value = __shfl_sync(0xffffffff, *value, 0);
+    if constexpr (kHasLateHeads) work.is_late = __shfl_sync(0xffffffff, work.is_late, 0);
     return work;
   }
 
@@ -154,6 +163,12 @@ struct Backward {
   // Most masks are causal, and for others the direction makes no difference.
   static __host__ __device__ bool is_reversed(const Attention& call) { return call.band.causal || call.has_mask; }
 
+  // The number of heads whose blocks come last, from the longest to the shortest: an eighth, since these blocks wait for
+  // sums of dq more often. It depends on the heads alone, so that sequences have the same bits in any batch.
+  static int late_heads(const Attention& call) {
+    return kHasLateHeads && call.band.causal && !call.band.window ? (call.heads + 4) / 8 : 0;
+  }
+
   static __forceinline__ __device__ auto query_tiles(const Work& work) {
     return work.tiles.queries(work.keys.begin / kN, work.queries);
   }
@@ -162,19 +177,21 @@ struct Backward {
   static __forceinline__ __device__ int semaphore_value_at(const Parameters& parameters, const Work& work, int tile) {
     const Range keys = parameters.call.band.keys(work.sequence, queries_of(work, tile));
     const int here = work.keys.begin / kN;
-    const Range earlier =
-        is_reversed(parameters.call) ? Range{here + 1, (keys.end - 1) / kN + 1} : Range{keys.begin / kN, here};
+    const bool is_from_last = is_reversed(parameters.call) && !work.is_late;
+    const Range earlier = is_from_last ? Range{here + 1, (keys.end - 1) / kN + 1} : Range{keys.begin / kN, here};
     return work.tiles.keys(tile, earlier).count();
   }
 
-  // Calls body(query tile, its slot, tiles) in order.
+  // Calls body(query tile, its slot, tiles) in order, for late heads from the last tile on.
   template <class Body>
   static __forceinline__ __device__ void for_each_query_tile(const Parameters& parameters, const Work& work,
                                                              Body&& body) {
     const int64_t first = work.head * parameters.slots.count() + parameters.slots.slot(work.b, 0);
     auto tiles = query_tiles(work);
-    for (int tile = tiles.after(work.queries.begin - 1); tile < work.queries.end; tile = tiles.after(tile))
+    for (int i = tiles.after(work.queries.begin - 1); i < work.queries.end; i = tiles.after(i)) {
+      const int tile = work.is_late ? work.queries.begin + work.queries.end - 1 - i : i;
       body(tile, first + tile, tiles);
+    }
   }
 
   // attention_sm90_backward_loader.cuh
