@@ -190,14 +190,14 @@ class TileScheduler {
   static TileScheduler of(const Slots<kSize>& slots, int heads, int64_t bytes_per_head, int min_pairs, bool is_reversed,
                           bool is_serpentine, int64_t cached = kHalfOfL2) {
     const auto pairs = static_cast<int>(slots.offsets ? heads : slots.sequences * heads);
-    if (pairs == 0) return {};
+    TileScheduler scheduler;
+    scheduler.slots_ = slots;
+    if (pairs == 0) return scheduler;
     const int64_t fitting = std::max<int64_t>(cached / std::max<int64_t>(bytes_per_head, 1), min_pairs);
     const auto per_section = static_cast<int>(std::clamp<int64_t>(fitting, 1, pairs));
-    TileScheduler scheduler;
-    scheduler.slots_ = slots, scheduler.pairs_ = pairs, scheduler.per_section_ = per_section,
-    scheduler.is_reversed_ = is_reversed;
-    scheduler.is_serpentine_ = is_serpentine, scheduler.full_sections_ = pairs / per_section;
-    scheduler.last_section_ = (pairs - 1) / per_section;
+    scheduler.pairs_ = pairs, scheduler.per_section_ = per_section;
+    scheduler.is_reversed_ = is_reversed, scheduler.is_serpentine_ = is_serpentine;
+    scheduler.full_sections_ = pairs / per_section, scheduler.last_section_ = (pairs - 1) / per_section;
     scheduler.by_section_ = cutlass::FastDivmod(per_section * slots.tiles);
     scheduler.by_pairs_ = cutlass::FastDivmod(per_section);
     scheduler.by_last_pairs_ = cutlass::FastDivmod(pairs % per_section ? pairs % per_section : per_section);
