@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/common/rows.h"
 #include "core/declaration/context.h"
 #include "core/declaration/status.h"
 
@@ -75,6 +76,13 @@ template <class Kernel>
 bool runs_hopper_code(Kernel kernel) {
   KernelAttributes* facts = nullptr;
   return KernelAttributes::of(reinterpret_cast<const void*>(kernel), &facts).ok() && facts->is_sm90_code;
+}
+
+// The blocks of a cluster that share `size` items, of which each holds `tile`: cluster_of(), or one without clusters.
+template <class Kernel>
+int cluster_for(Kernel kernel, int64_t size, int64_t tile) {
+  if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return 1;
+  return cluster_of(size, tile, device_attribute(cudaDevAttrMultiProcessorCount));
 }
 
 // Raises the kernel's limit of dynamic shared memory to at least this many bytes. The limit is per kernel and GPU, and

@@ -21,8 +21,7 @@ RowGroups block_or_cluster(int64_t size, int most, Kernel kernel, int unit = kPa
   const RowGroups block = row_groups<T, kPacks>(size, kMinBlockThreads, most, fewest);
   if (block.holds(size)) return block;
   RowGroups groups = row_groups<T, kPacks>(size, kMinBlockThreads, kRowThreads);
-  if (!runs_hopper_code(kernel) || !device_attribute(cudaDevAttrClusterLaunch)) return groups;
-  groups.cluster = cluster_of(size, groups.tile, device_attribute(cudaDevAttrMultiProcessorCount));
+  groups.cluster = cluster_for(kernel, size, groups.tile);
   const int64_t of_all = int64_t(groups.cluster) * unit;
   if (groups.holds(size)) groups.per_block = static_cast<int>((size + of_all - 1) / of_all * unit);
   return groups;

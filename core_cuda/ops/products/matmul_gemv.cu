@@ -214,8 +214,7 @@ template <class T, int kRows, bool kAlongK, bool kAligned>
 Status run(const Matmul& product, const Gemv& gemv, void* workspace, const Context& context) {
   const auto kernel = gemv_kernel<T, kRows, kAlongK, kAligned>;
   // Clusters of the kernel for several rows, which has more registers, would not all be resident at once.
-  const bool is_cluster = kRows == 1 && gemv.splits > 1 && gemv.splits <= Gemv::kCluster && runs_hopper_code(kernel) &&
-                          device_attribute(cudaDevAttrClusterLaunch);
+  const bool is_cluster = kRows == 1 && gemv.splits > 1 && cluster_for(kernel, gemv.splits, 1) == gemv.splits;
   const bool has_partials = gemv.splits > 1 && !is_cluster;
   const GemvCall<T> call = {
       .x = static_cast<const T*>(gemv.x.data),

@@ -12,9 +12,8 @@ namespace fusedops {
 // follows from shape and strides alone, as the size of the workspace must.
 struct Gemv {
   static constexpr int kMaxRows = 4;
-  static constexpr int kLines = 4;    // columns of a block, for lines along k
-  static constexpr int kLanes = 16;   // adjacent packs of a block, for lines along n
-  static constexpr int kCluster = 8;  // most splits that a cluster adds without a workspace
+  static constexpr int kLines = 4;   // columns of a block, for lines along k
+  static constexpr int kLanes = 16;  // adjacent packs of a block, for lines along n
 
   explicit Gemv(const Matmul& product) {
     constexpr int64_t kMinDepth = 256;  // for less, tiles have fewer idle threads
