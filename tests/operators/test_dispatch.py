@@ -197,6 +197,7 @@ GROUPED = [
     (Grouped(HALF, 0, 0, 1000, 256, 72), *2 * ("sm80 grouped tiles 64x64",)),
     (Grouped(HALF, 0, 8, 1000, 256, 72, offset=1), *2 * ("sm80 grouped tiles 64x64 through registers",)),
     (Grouped(HALF, 1, 8, 1000, 256, 70), *2 * ("sm80 grouped tiles 64x64 through registers",)),
+    (Grouped(HALF, 1, 8, 1000, 1, 72), *2 * ("sm80 grouped tiles 64x64 through registers",)),
     (Grouped("float32", 0, 8, 1000, 256, 72), *2 * ("simt grouped tiles 64x64",)),
     (Grouped("float64", 1, 8, 1000, 256, 72), *2 * ("sm80 float64 grouped tiles 64x64",)),
     (Grouped(HALF, 0, 8, 0, 256, 72), *2 * ("no kernel",)),

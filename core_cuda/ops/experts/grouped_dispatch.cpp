@@ -5,13 +5,6 @@
 namespace fusedops::cuda {
 namespace {
 
-// Kernels of groups read the operands as they were given. Matmul may turn those of a single row or column.
-Matmul with_operands(Matmul product, const Matmul::Matrix& a, const Matmul::Matrix& b) {
-  product.a = a;
-  product.b = b;
-  return product;
-}
-
 using K = GroupedKernel;
 using P = const Matmul&;
 using G = const GpuProperties&;
@@ -44,18 +37,16 @@ constexpr GroupedEntry kGroupedProducts[] = {
 }  // namespace
 
 Matmul representative(const GroupedMatmul& product) {
-  const Matmul::Matrix a = {product.x.data, false, product.x.stride, 0};
-  Matmul result(product.dtype, 1, product.groups.count, product.n, product.k, a, product.b, product.y);
-  result.batch = product.groups.groups;
-  return with_operands(result, a, product.b);
+  const Groups& all = product.groups;
+  return Matmul::as_given(product.dtype, all.groups, all.count, product.n, product.k,
+                          {product.x.data, false, product.x.stride, 0}, product.b, product.y);
 }
 
 Matmul representative(const GroupedGradient& product) {
-  const Matmul::Matrix a = {product.a.data, true, product.a.stride, 0};
-  const Matmul::Matrix b = {product.b.data, false, product.b.stride, 0};
-  Matmul result(product.dtype, 1, product.m, product.n, product.groups.count, a, b, product.c);
-  result.batch = product.groups.groups;
-  return with_operands(result, a, b);
+  const Groups& all = product.groups;
+  return Matmul::as_given(product.dtype, all.groups, product.m, product.n, all.count,
+                          {product.a.data, true, product.a.stride, 0}, {product.b.data, false, product.b.stride, 0},
+                          product.c);
 }
 
 const GroupedEntry& choose_grouped(const Matmul& representative, const GpuProperties& gpu) {

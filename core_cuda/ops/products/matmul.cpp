@@ -162,8 +162,12 @@ Matmul Matmul::of(const View& a, const View& b, bool transpose_a, bool transpose
           c.data};
 }
 
+Matmul Matmul::as_given(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c) {
+  return {AsGiven(), dtype, batch, m, n, k, a, b, c};
+}
+
 Matmul::Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
-    : dtype(dtype), batch(batch), m(m), n(n), k(k), a(a), b(b), c(c), c_stride(n) {
+    : Matmul(AsGiven(), dtype, batch, m, n, k, a, b, c) {
   // A single row or column is also a matrix of the other layout, which has more kernels.
   if (m == 1 && a.transposed && a.stride == 1) this->a.transposed = false, this->a.stride = k;
   if (n == 1 && !b.transposed && b.stride == 1) this->b.transposed = true, this->b.stride = k;

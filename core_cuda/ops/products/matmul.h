@@ -74,7 +74,13 @@ struct Matmul {
 
   static Matmul of(const Call& call);
   static Matmul of(const View& a, const View& b, bool transpose_a, bool transpose_b, const View& c);
+
+  // Describes a single row or column in the layout that has more kernels, makes one product of a batch if it can, and
+  // may split k.
   Matmul(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
+
+  // A product with the operands as they are given, for the selection of kernels that read them so.
+  static Matmul as_given(DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c);
 
   // Makes c the sums in the compute type, without an epilogue. `add`: they are added to c.
   Matmul& to_sums(bool add);
@@ -104,6 +110,11 @@ struct Matmul {
   bool can_copy = true;    // the workspace has room for aligned copies
   bool is_split = false;   // the batch consists of splits of k
   Epilogue epilogue = {};  // empty if there is a batch
+
+ private:
+  struct AsGiven {};
+  Matmul(AsGiven, DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, void* c)
+      : dtype(dtype), batch(batch), m(m), n(n), k(k), a(a), b(b), c(c), c_stride(n) {}
 };
 
 Status multiply_cpu(const Matmul& product, const Context& context);
