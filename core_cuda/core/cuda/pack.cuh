@@ -122,13 +122,24 @@ __device__ Pack<T> load_pack(const T* from, int64_t count) {
   }
 }
 
+// Stores a whole pack in global memory, in one access. An assignment is four stores at first, which the compiler joins
+// only if it sees that they are adjacent; it often does not where addresses are products.
+template <class T>
+__device__ void store_whole(const Pack<T>& pack, T* to) {
+  if constexpr (std::is_same_v<T, double>) {
+    asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to), "d"(pack.values[0]), "d"(pack.values[1]) : "memory");
+  } else {
+    const int4 words = *reinterpret_cast<const int4*>(&pack);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+                 "r"(words.w)
+                 : "memory");
+  }
+}
+
 // Unaligned whole packs of 16-bit elements are stored as far as possible in aligned 4-byte words.
 template <bool kAligned, class T>
 __device__ void store_pack(const Pack<T>& pack, T* to, int64_t count) {
-  if (kAligned && count >= kPackSize<T>) {
-    *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
-    return;
-  }
+  if (kAligned && count >= kPackSize<T>) return store_whole(pack, to);
   if constexpr (!kAligned && sizeof(T) == 2) {
     if (count >= kPackSize<T>) {
       const auto* const from = reinterpret_cast<const uint32_t*>(&pack);
@@ -170,7 +181,7 @@ __device__ Pack<T> load_row_pack(const T* from, int64_t count, Pack<T> other = {
 template <bool kAligned, class T>
 __device__ void store_row_pack(const Pack<T>& pack, T* to, int64_t count) {
   if constexpr (!kAligned) return store_pack<false>(pack, to, count);
-  if (count > 0) *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
+  if (count > 0) store_whole(pack, to);
 }
 
 // Loads a pack of a parameter from element `at` on, of which `count` exist. Aligned packs are whole or absent, as in

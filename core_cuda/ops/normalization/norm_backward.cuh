@@ -136,6 +136,12 @@ class NormBackwardBlock {
     }
   }
 
+  // store_row_pack(), but as an assignment, which the compiler keeps whole here. With store_whole() registers spill.
+  static __device__ void store(const Pack<T>& pack, T* to, int64_t count) {
+    if constexpr (!kAligned) return store_pack<false>(pack, to, count);
+    if (count > 0) *reinterpret_cast<int4*>(to) = *reinterpret_cast<const int4*>(&pack);
+  }
+
   __device__ void load_statistics(const NormTile& tile, int64_t first) {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) next_[d].load(norm_, row_at(first, d), tile.end);
@@ -230,16 +236,14 @@ class NormBackwardBlock {
           for (int i = 0; i < kPack; ++i) dx[i] += element(ds, i);
         }
         const int at = me_.at<T>(p), columns = row_at(first, d) < tile.end ? tile.columns : 0;
-        if (norm_.dx)
-          store_row_pack<kAligned>(rounded<T>(dx), norm_.dx + row_at(first, d) * norm_.cols + tile.column + at,
-                                   columns - at);
+        if (norm_.dx) store(rounded<T>(dx), norm_.dx + row_at(first, d) * norm_.cols + tile.column + at, columns - at);
         if constexpr (kDropout) {
           const int64_t position = row_at(first, d) * norm_.cols + tile.column + at;
           const auto dropped = norm_.dropout.template prepared<T>();
           const RandomWords<kPack, kAligned> words(dropped.seed, norm_.dropout.place(position));
 #pragma unroll
           for (int i = 0; i < kPack; ++i) dx[i] = dropped(words[i], dx[i]);
-          if (norm_.dropped_dx) store_row_pack<kAligned>(rounded<T>(dx), norm_.dropped_dx + position, columns - at);
+          if (norm_.dropped_dx) store(rounded<T>(dx), norm_.dropped_dx + position, columns - at);
         }
       }
 #pragma unroll

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
   if (pair >= call.half) {
     const int64_t at = call.half + pair;
     if constexpr (kAligned)
-      store<true>(load_pack<true>(x + at, kWidth), y + at);
+      store_whole(load_pack<true>(x + at, kWidth), y + at);
     else
       y[at] = x[at];
     return;

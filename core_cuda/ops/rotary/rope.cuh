@@ -34,24 +34,11 @@ struct Stored {
   Pack<T> packs[kPacks];
 };
 
-// Stores a pack. The compiler would split an aligned one into words: the addresses of y are products.
-template <bool kAligned, class T>
-__device__ void store(const Pack<T>& pack, T* to) {
-  if constexpr (kAligned) {
-    const int4 words = *reinterpret_cast<const int4*>(&pack);
-    asm volatile("st.global.v4.s32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
-                 "r"(words.w)
-                 : "memory");
-  } else {
-    store_pack<false>(pack, to, kPackSize<T>);
-  }
-}
-
 // Stores an element or a pack.
 template <bool kAligned, int kCount, class T>
 __device__ void store(const compute_t<T> (&from)[kCount], T* to) {
   if constexpr (kCount > 1)
-    store<kAligned>(rounded<T>(from), to);
+    store_pack<kAligned>(rounded<T>(from), to, kPackSize<T>);
   else
     to[0] = from_compute<T>(from[0]);
 }
