@@ -23,21 +23,28 @@ using torch::stable::detail::to;
 namespace {
 
 struct Arguments {
-  Tensor inputs[kMaxInputs];  // null: absent, a number, or a list
-  View views[kMaxInputs];
-  Device devices[kMaxInputs];
+  PartialArray<Tensor, kMaxInputs> inputs;  // null: absent, a number, or a list
+  PartialArray<View, kMaxInputs> views;
+  PartialArray<Device, kMaxInputs> devices;
   struct {
     std::vector<Tensor> tensors;
     std::vector<View> views;
     std::vector<Device> devices;
-  } items;                        // of all lists, concatenated
-  size_t first[kMaxInputs] = {};  // position of a list in `items`
-  int64_t counts[kMaxInputs] = {};
-  double scalars[kMaxInputs] = {};
-  Value attributes[kMaxAttributes];
+  } items;                                 // of all lists, concatenated
+  PartialArray<size_t, kMaxInputs> first;  // position of a list in `items`
+  PartialArray<int64_t, kMaxInputs> counts;
+  PartialArray<double, kMaxInputs> scalars;
+  PartialArray<Value, kMaxAttributes> attributes;
 
   // Takes ownership of all handles before anything may throw. look_at_tensors() queries the tensors.
-  Arguments(const Operator& op, const StableIValue* stack) {
+  Arguments(const Operator& op, const StableIValue* stack)
+      : inputs(op.inputs.size()),
+        views(op.inputs.size()),
+        devices(op.inputs.size()),
+        first(op.inputs.size()),
+        counts(op.inputs.size()),
+        scalars(op.inputs.size()),
+        attributes(op.attributes.size()) {
     for (size_t i = 0; i < op.inputs.size(); ++i, ++stack) {
       if (op.inputs[i].kind == Kind::list)
         take_list(i, *stack);
@@ -107,7 +114,8 @@ struct Arguments {
 // Describes the arguments to the core's `infer`.
 class TorchRule : public Rule {
  public:
-  TorchRule(const Operator& op, const Arguments& arguments) : Rule(op, arguments.attributes), arguments_(arguments) {
+  TorchRule(const Operator& op, const Arguments& arguments)
+      : Rule(op, arguments.attributes.data()), arguments_(arguments) {
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const int input = static_cast<int>(i);
       counts[i] = arguments.counts[i];
@@ -216,10 +224,12 @@ Status check_shared(const Operator& op, const Arguments& arguments) {
   return {};
 }
 
-// Sizes and strides of outputs that are not allocated yet.
+// Sizes and strides of outputs that are not allocated yet. A std::optional of it would zero all strides.
 class PlannedOutputs {
  public:
-  PlannedOutputs(const Operator& op, const Rule& rule, Call* call) {
+  PlannedOutputs() {}
+
+  void describe(const Operator& op, const Rule& rule, Call* call) {
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       const Shape& shape = rule.outputs[i];
       int64_t* const strides = strides_[i];
@@ -263,7 +273,8 @@ void call(const Operator& op, StableIValue* stack) try {
     call.inputs[i] = views;
     if (is_list) call.counts[i] = count;
   }
-  Tensor outputs[kMaxOutputs], workspace;
+  PartialArray<Tensor, kMaxOutputs> outputs(op.outputs.size());
+  Tensor workspace;
   const bool on_gpu = device.type == aoti_torch_device_type_cuda();
   const auto allocate_outputs = [&] {
     for (size_t i = 0; i < op.outputs.size(); ++i) {
@@ -273,12 +284,12 @@ void call(const Operator& op, StableIValue* stack) try {
     }
   };
   const Parts* const parts = (on_gpu ? op.cuda : op.cpu) ? parts_of(op) : nullptr;
-  std::optional<PlannedOutputs> planned;
+  PlannedOutputs planned;
   if (parts)
-    planned.emplace(op, rule, &call);
+    planned.describe(op, rule, &call);
   else
     allocate_outputs();
-  call.attributes = arguments.attributes;
+  call.attributes = arguments.attributes.data();
   call.context = context_for(device);
   const int64_t bytes = op.workspace ? static_cast<int64_t>(op.workspace(call)) : 0;
   if (bytes > 0) {

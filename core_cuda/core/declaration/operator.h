@@ -56,15 +56,15 @@ inline Step call_of(const Signature& backward) {
 struct Operator;
 
 struct Call {
-  explicit Call(const Operator& op) : op(op) {}
+  explicit Call(const Operator& op);
   explicit Call(Operator&&) = delete;
 
   const Operator& op;
-  const View* inputs[kMaxInputs] =
-      {};  // null: an absent optional, or a scalar passed as a number; for a list, its first tensor
-  int64_t counts[kMaxInputs] = {};  // for a list: the number of tensors
-  double scalars[kMaxInputs] = {};  // the number, if a scalar input is null
-  View outputs[kMaxOutputs];
+  // Null: an absent optional, or a scalar passed as a number. For a list, its first tensor.
+  PartialArray<const View*, kMaxInputs> inputs;
+  PartialArray<int64_t, kMaxInputs> counts;  // for a list: the number of tensors
+  PartialArray<double, kMaxInputs> scalars;  // the number, if a scalar input is null
+  PartialArray<View, kMaxOutputs> outputs;
   Attributes attributes;
   void* workspace = nullptr;  // 16-byte aligned
   Context context;
@@ -110,6 +110,16 @@ struct Implementation {
 };
 
 struct Operator : Signature, Implementation {};
+
+inline Call::Call(const Operator& op)
+    : op(op),
+      inputs(op.inputs.size()),
+      counts(op.inputs.size()),
+      scalars(op.inputs.size()),
+      outputs(op.outputs.size()) {}
+
+inline Rule::Rule(const Operator& op, Attributes attributes)
+    : op(op), attributes(attributes), inputs(op.inputs.size()), counts(op.inputs.size()), outputs(op.outputs.size()) {}
 
 // An operator whose derivative is the call of one backward operator.
 inline Operator with_backward(const Signature& op, const Signature& backward, Implementation implementation) {

@@ -9,6 +9,7 @@
 
 #include "core/declaration/attributes.h"
 #include "core/declaration/dtype.h"
+#include "core/declaration/partial_array.h"
 #include "core/declaration/signature.h"
 #include "core/declaration/status.h"
 #include "core/declaration/view.h"
@@ -38,7 +39,7 @@ class Rule {
  public:
   static constexpr int64_t kNotInList = -1;
 
-  explicit Rule(const Operator& op, Attributes attributes) : op(op), attributes(attributes) {}
+  Rule(const Operator& op, Attributes attributes);
   virtual ~Rule() = default;
 
   // False if two dimensions are known to differ. May refine a.
@@ -61,9 +62,9 @@ class Rule {
 
   const Operator& op;
   const Attributes attributes;
-  Shape inputs[kMaxInputs];         // for a list: its dtype, without a rank, set by infer()
-  int64_t counts[kMaxInputs] = {};  // for a list: the number of tensors, set by the binding
-  Shape outputs[kMaxOutputs];
+  PartialArray<Shape, kMaxInputs> inputs;    // for a list: its dtype, without a rank, set by infer()
+  PartialArray<int64_t, kMaxInputs> counts;  // for a list: the number of tensors, set by the binding
+  PartialArray<Shape, kMaxOutputs> outputs;
 
   // Bindings call this before they fill in a shape: `dims` has room for kMaxRank dimensions.
   Status check_rank(int input, int rank, int64_t item = kNotInList) const;
