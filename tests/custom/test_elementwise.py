@@ -218,6 +218,23 @@ def test_the_same_refusal_in_both_frameworks(both_packages, arguments, options):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("shape", [(2, 150_001), (300, 1023), (3001, 100), (99_999, 3)], ids=str)
+@pytest.mark.parametrize("text", ["x * y + b", "exp(x)", "x - b", "a = x + y; a * a - exp(b)"])
+def test_the_bits_of_a_row_do_not_depend_on_the_number_of_rows(any_backend, text, shape, dtype, random):
+    """Large calls without intermediate values have larger tiles."""
+    f = any_backend.functions.elementwise(text)
+    values = {"x": random.normal(size=shape), "y": random.normal(size=shape), "b": random.normal(size=shape[1])}
+
+    def call(rows: slice) -> np.ndarray:
+        given = [values[name] if name == "b" else values[name][rows] for name in f.inputs]
+        return any_backend.to_numpy(f(*(any_backend.tensor(value, dtype) for value in given)))
+
+    whole = call(slice(None))
+    for rows in (slice(0, 1), slice(shape[0] // 2, shape[0] // 2 + 1), slice(shape[0] - 1, None)):
+        assert_same_bits(whole[rows], call(rows))
+
+
 @pytest.fixture
 def both_packages():
     # ImportError: a wheel may hold a binding whose framework is not installed

@@ -51,7 +51,7 @@ void copy_columns(const Pass& pass) {
     pass.call.context.parallel_for(pass.blocks, kNanosecondsPerTile, [&](int64_t begin, int64_t end) {
       with_input_type<A>(view.dtype, [&](auto tag) {
         const auto* const from = static_cast<const typename decltype(tag)::type*>(view.data);
-        const int64_t first = begin * kTile, last = std::min(end * kTile, pass.cols);
+        const int64_t first = begin * pass.tile, last = std::min(end * pass.tile, pass.cols);
         read(from + first, copy + first, last - first);
       });
     });
@@ -92,7 +92,7 @@ void run_chunks(const Pass& pass) {
     });
     return;
   }
-  const int64_t cost = cost_ns(pass, rows * std::min(pass.cols, kTile));
+  const int64_t cost = cost_ns(pass, rows * std::min(pass.cols, pass.tile));
   pass.call.context.parallel_for(chunks * pass.blocks, cost, [&](int64_t begin, int64_t end) {
     Worker<A> worker(pass);
     for (int64_t item = begin; item < end; ++item) worker.run_chunk(item / pass.blocks, item % pass.blocks);

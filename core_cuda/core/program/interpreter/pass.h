@@ -1,5 +1,5 @@
-// A pass over all elements that computes some of a call's results: its tiles and its partial sums. They depend on the
-// shapes alone, and so do the bits of the results.
+// A pass over all elements that computes some of a call's results: its tiles and its partial sums. The bits of the
+// results depend on the shapes alone.
 //
 // A tile has some rows with all columns, or a block of one long row. Rows are ordered so that the terms of a sum are
 // consecutive: the leading dimensions that the sum keeps are the outer ones. Neighbouring tiles of the same sums form a
@@ -12,7 +12,7 @@
 
 namespace fusedops::program::interpreter {
 
-inline constexpr int64_t kTile = 1024;  // elements, at most
+inline constexpr int64_t kTile = 1024;  // elements, at most, unless a pass is in place
 
 // The start of each row of a tensor.
 struct RowOffsets {
@@ -77,6 +77,7 @@ struct Pass {
   uint32_t wanted;  // one bit per result of the pass
 
   int64_t rows, cols;
+  int64_t tile;                 // elements of a tile, at most
   int64_t kept, folded;         // rows = kept * folded: the number of sums over rows, and the rows of each
   int64_t tile_rows, blocks;    // a tile has several rows, or a row has several blocks
   int64_t tiles;                // row tiles per sum
@@ -102,7 +103,10 @@ struct Pass {
  private:
   RowOffsets row_offsets_of(const Walk& walk, const Geometry& geometry) const;
   void order_dims(const Geometry& geometry, uint32_t asked, uint32_t& left);
-  void choose_tiles();
+  void choose_tiles(int64_t most);
+
+  // True if each loop reads inputs and writes a result, so that no values are in scratch memory.
+  bool is_in_place() const;
 
   int order_[kMaxRowDims];
 };

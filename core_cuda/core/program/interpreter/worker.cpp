@@ -9,7 +9,7 @@ namespace {
 
 // Distance of element places. It is not a multiple of 4096 bytes, at which processors mistake a load for a recent store
 // to another place (4K aliasing).
-constexpr int64_t kPlace = kTile + 32;
+int64_t element_place(const Pass& pass) { return pass.tile + 32; }
 
 int64_t row_place(const Pass& pass) { return (pass.tile_rows + 15) / 16 * 16; }
 
@@ -42,7 +42,7 @@ Worker<A>::Worker(const Pass& pass) : pass_(pass), plan_(*pass.plan) {
   const int64_t held_size = (pass.cols * pass.tile_rows + 63) / 32 * 32;
   for (const int i : plan_.inputs) held += pass.inputs[i].held;
   const size_t of_call = rounded(calls * sizeof(A)), of_rows = rounded(rows * row_place(pass) * sizeof(A));
-  const size_t of_elements = ((elements + sums) * kPlace + held * held_size) * sizeof(A);
+  const size_t of_elements = ((elements + sums) * element_place(pass) + held * held_size) * sizeof(A);
   const size_t of_places = rounded(places * sizeof(A*));
   char* memory =
       thread_scratch(of_call + of_rows + of_elements + of_places + reductions * pass.tile_rows * sizeof(double));
@@ -57,11 +57,11 @@ Worker<A>::Worker(const Pass& pass) : pass_(pass), plan_(*pass.plan) {
   at_ = reinterpret_cast<A**>(take(of_places));
   totals_ = reinterpret_cast<double*>(memory);
   for (int i = 0; i < places; ++i) at_[i] = own(i);
-  A* next = of_elements_ + elements * kPlace;
+  A* next = of_elements_ + elements * element_place(pass);
   for (int i = 0; i < results; ++i) {
     if (!summed_in_tile(i)) continue;
     sums_[i] = next;
-    next += kPlace;
+    next += element_place(pass);
   }
   for (const int i : plan_.inputs) {
     if (!pass.inputs[i].held) continue;
@@ -76,7 +76,7 @@ A* Worker<A>::own(int place) const {
   const auto [calls, rows, elements] = plan_.places;
   if (place < calls) return of_call_ + place;
   if (place < calls + rows) return of_rows_ + (place - calls) * row_place(pass_);
-  return of_elements_ + (place - calls - rows) * kPlace;
+  return of_elements_ + (place - calls - rows) * element_place(pass_);
 }
 
 // Calls body() for each row tile of a chunk, with the chunk's sums over these columns.
@@ -154,8 +154,8 @@ void Worker<A>::begin_row_tile(int64_t row, int64_t count, int64_t tile) {
 template <class A>
 void Worker<A>::begin_block(int64_t block) {
   block_ = block;
-  column_ = block * kTile;
-  width_ = std::min(kTile, pass_.cols - column_);
+  column_ = block * pass_.tile;
+  width_ = std::min(pass_.tile, pass_.cols - column_);
 }
 
 template <class A>
