@@ -6,6 +6,7 @@ and its evaluation, in forward mode, is the linear transpose of the derivative.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AxisType, PartitionSpec
 
 from fusedops.declarations import Operator
 from fusedops.derivatives import FormulaNames, derivative_of
@@ -76,7 +78,7 @@ class PullbackOfTangents:
         t, s = saved[:count], saved[count:]
 
         def of_wanted(*values: Any) -> list[Any]:
-            return _typed(self.first(replaced(s, self.wanted, values), dy), t)
+            return _filled(self.first, replaced(s, self.wanted, values), dy, t)
 
         return [*jax.vjp(of_wanted, *(s[i] for i in self.wanted))[1]([*t])]
 
@@ -97,13 +99,13 @@ _LINEAR.multiple_results = True
 def _tangents(*values: Any, linear: Linear) -> list[Any]:
     values = tuple(_arrays(values))
     given, saved = values[: len(linear.wanted)], values[len(linear.wanted) :]
-    transposed = jax.linear_transpose(lambda *dy: _typed(linear(saved, dy), given), *linear.tangents_like)
+    transposed = jax.linear_transpose(lambda *dy: _filled(linear, saved, dy, given), *linear.tangents_like)
     return [*transposed([*given])]
 
 
-def _typed(gradients: Sequence[Any], like: Sequence[Any]) -> list[Any]:
-    typed = map(_sharded_as, gradients, like)
-    return [jnp.zeros_like(x) if g is None else g for g, x in zip(typed, like, strict=True)]
+def _filled(linear: Linear, saved: Sequence[Any], dy: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    gradients = _evaluated(linear, saved, dy, like)
+    return [jnp.zeros_like(x) if g is None else g for g, x in zip(gradients, like, strict=True)]
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:
@@ -115,13 +117,20 @@ def _is_zero(x: Any) -> bool:
     return type(x) is ad.Zero
 
 
-def _sharded_as(gradient: Any, x: Any) -> Any:
-    """The gradient with the sharding in the type of x. A call that gathers x has a gradient that is not sharded."""
-    if gradient is None:
-        return None
-    sharding = (x.aval if ad.is_undefined_primal(x) else jax.typeof(x)).sharding
-    is_same = jax.typeof(gradient).sharding.spec == sharding.spec
-    return gradient if is_same else jax.sharding.reshard(gradient, sharding)
+def _evaluated(linear: Linear, saved: Sequence[Any], dy: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """The gradients, with the shardings in the types of `like`.
+
+    Explicit axes are automatic meanwhile: JAX would refuse a formula's reshape for which several shardings are right.
+    """
+    shardings = [(x.aval if ad.is_undefined_primal(x) else jax.typeof(x)).sharding for x in like]
+    explicit = shardings[0].mesh
+    if not explicit.explicit_axes:
+        return linear(saved, dy)
+    automatic = explicit.update_axis_types(dict.fromkeys(explicit.explicit_axes, AxisType.Auto))
+    with jax.sharding.use_abstract_mesh(automatic):
+        given = jax.tree.map(lambda x: jax.sharding.reshard(x, PartitionSpec()), ([*saved], [*dy]))
+        gradients = linear(*given)
+    return [g if g is None else jax.sharding.reshard(g, x) for g, x in zip(gradients, shardings, strict=True)]
 
 
 def _transpose(upstream: Sequence[Any], *values: Any, linear: Linear) -> list[Any]:
@@ -136,8 +145,8 @@ def _transpose(upstream: Sequence[Any], *values: Any, linear: Linear) -> list[An
         transposed = jax.linear_transpose(of_unknown, *(values[i].aval for i in unknown))
         return replaced([None] * len(values), unknown, transposed([*map(ad.instantiate_zeros, upstream)]))
     upstream, saved = _arrays(upstream), _arrays(values[len(linear.wanted) :])
-    gradients = linear(saved, [None if _is_zero(dy) else dy for dy in upstream])
-    return [*map(_sharded_as, gradients, values), *[None] * len(saved)]
+    dy = [None if _is_zero(dy) else dy for dy in upstream]
+    return [*_evaluated(linear, saved, dy, values[: len(linear.wanted)]), *[None] * len(saved)]
 
 
 def _jvp_of_linear(primals: Sequence[Any], tangents: Sequence[Any], *, linear: Linear) -> tuple[Any, Any]:
@@ -203,32 +212,27 @@ def _transpose_of(operator: Operator) -> Callable[..., Any]:
 
     def transpose(upstream: Sequence[Any], *values: Any, counts: Any, texts: Any) -> list[Any]:
         call, upstream, values = Call(operator.name, counts, texts), _arrays(upstream), tuple(_arrays(values))
-        linear = [x for x, value in zip(call.given, values, strict=True) if ad.is_undefined_primal(value)]
-        known = {
-            x: ad.zeros_like_aval(value.aval) if ad.is_undefined_primal(value) else value
-            for x, value in zip(call.given, values, strict=True)
-        }
+        unknown = [i for i, x in enumerate(values) if ad.is_undefined_primal(x)]
+        zeros = [ad.zeros_like_aval(values[i].aval) for i in unknown]
+        known = dict(zip(call.given, replaced(values, unknown, zeros), strict=True))
         avals = [dy.aval if _is_zero(dy) else jax.typeof(dy) for dy in upstream]
-        pullback = _pullback(call, tuple(linear), avals)
+        pullback = _pullback(call, tuple(call.given[i] for i in unknown), avals)
         dy = [None if _is_zero(upstream[i]) else upstream[i] for i in pullback.flowing]
         saved = [known.get(name) for name in pullback.saved]
-        gradients = dict(zip(linear, pullback(saved, dy), strict=True))
-        return [_sharded_as(gradients.get(x), value) for x, value in zip(call.given, values, strict=True)]
+        gradients = _evaluated(pullback, saved, dy, [values[i] for i in unknown])
+        return replaced([None] * len(values), unknown, gradients)
 
     return transpose
 
 
-def _refuse(operator: Operator) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise no_gradient(operator)
-
-    return refuse
+def _refuse(operator: Operator, *_: Any, **__: Any) -> Any:
+    raise no_gradient(operator)
 
 
 def _register(operator: Operator) -> None:
     primitive = PRIMITIVES[operator.name]
     if not operator.differentiable or not (operator.derivative or operator.name in GRADIENTS):
-        ad.primitive_jvps[primitive] = _refuse(operator)
+        ad.primitive_jvps[primitive] = functools.partial(_refuse, operator)
         return
     FORMULA_NAMES.add(operator.name, getattr(OPERATORS, operator.name))
     _GRADIENTS[operator.name] = derivative_of(TABLE, operator)

@@ -24,9 +24,10 @@ def varying(tensors: Sequence[Any]) -> Sequence[Any]:
     return insert(*tensors) if insert else tensors
 
 
-def abstract_beside(like: Any, dtype: Any, shape: tuple[int, ...], spec: Any = ()) -> Any:
-    """An abstract value that varies along the same axes of a shard_map as `like`."""
-    sharding = core.get_cur_mesh_sharding(jax.sharding.PartitionSpec(*spec))
+def abstract_beside(tensors: Sequence[Any], dtype: Any, shape: tuple[int, ...], spec: Any) -> Any:
+    """An abstract value that varies along the same axes of a shard_map as the tensors, on their mesh."""
+    like = next((x for x in tensors if not x.sharding.mesh.empty), tensors[0])
+    sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*spec))
     return like.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
 

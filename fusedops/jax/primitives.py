@@ -159,7 +159,7 @@ def _abstract_evaluation(operator: Operator) -> Callable[..., Any]:
         specs: Sequence[Any] = [()] * len(results)
         if sharding.is_typed(tensors):
             specs = [x.spec for x in _shardings(call, tensors, outputs)[len(tensors) :]]
-        return [internals.abstract_beside(tensors[0], *x, spec) for x, spec in zip(results, specs, strict=True)]
+        return [internals.abstract_beside(tensors, *x, spec) for x, spec in zip(results, specs, strict=True)]
 
     return evaluate
 

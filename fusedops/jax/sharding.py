@@ -105,18 +105,11 @@ class Divided:
             chosen = self.choose(mesh, [internals.spec_of(x.sharding, mesh) for x in (*arguments, *results)])
             shardings = [NamedSharding(mesh, spec) for spec in self.specs(chosen)]
 
-            @_without_mesh
             def local(*shards: Any) -> Any:
-                for _, shares, names in chosen:
-                    shards = tuple(_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False))
-                values = (part if chosen else whole)(*self._with_places(mesh, chosen, shards))
-                weights = {} if self.of_parts else self.weights
-                for _, shares, names in chosen:
-                    values = _joined(values, shares[self.count :], weights, names)
-                if chosen and self.of_parts:
-                    means = {i: values[i] / values[weight] for i, weight in self.weights.items()}
-                    values = [means.get(i, x) for i, x in enumerate(values)]
-                return values
+                # The mesh that a user sets may be that of the compiler's callback. With explicit axes the types of
+                # shards would have shardings, and so would scalars within a sum over devices, which XLA then refuses.
+                with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+                    return self._local(part if chosen else whole, mesh, chosen, shards)
 
             return mesh, local, shardings[self.count :], tuple(shardings[: self.count])
 
@@ -124,6 +117,18 @@ class Divided:
         rule, options = self._rule()
         divided.def_partition(partition, decode_shardings=False, sharding_rule=rule, **options)
         return divided
+
+    def _local(self, call: Callable[..., Any], mesh: Any, chosen: Sequence[Chosen], shards: Sequence[Any]) -> Any:
+        for _, shares, names in chosen:
+            shards = [_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False)]
+        values = call(*self._with_places(mesh, chosen, shards))
+        weights = {} if self.of_parts else self.weights
+        for _, shares, names in chosen:
+            values = _joined(values, shares[self.count :], weights, names)
+        if chosen and self.of_parts:
+            means = {i: values[i] / values[weight] for i, weight in self.weights.items()}
+            values = [means.get(i, x) for i, x in enumerate(values)]
+        return values
 
     def _with_places(self, mesh: Any, chosen: Sequence[Chosen], shards: Sequence[Any]) -> list[Any]:
         """The shards, with the places of this device's elements in a seed that numbers elements.
@@ -185,20 +190,6 @@ def _allows(division: Division, chosen: Sequence[Chosen]) -> bool:
     """True if a seed can describe the parts along this axis and the chosen ones together."""
     dims = [x.numbered_dim for x in (division, *(each for each, _, _ in chosen))]
     return division.numbered is None or division.numbered.allows(dims)
-
-
-def _without_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, traced outside of any mesh.
-
-    The mesh that a user sets may be that of the compiler's callback. With explicit axes the types of a shard would have
-    shardings, and so would the scalars within a sum over devices, which XLA then refuses.
-    """
-
-    def traced(*tensors: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
-            return function(*tensors)
-
-    return traced
 
 
 def _term(x: Any, names: Names) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import numpy as np
@@ -327,6 +328,38 @@ def test_derivatives_on_explicit_axes(jax_cpu, name, spec, random):
     for key, exact in expected.items():
         limit = 1e-12 * max(1, np.abs(exact).max())  # scale: the largest values are sums of 128
         np.testing.assert_allclose(found[key], exact, rtol=0, atol=limit, err_msg=key)
+
+
+@pytest.mark.parametrize("is_set", [True, False], ids=["set_mesh", "mesh of the arguments"])
+@pytest.mark.parametrize("spec", [("a", "b"), (None, "a")], ids=str)
+def test_formulas_on_two_explicit_axes(jax_cpu, spec, is_set, random):
+    """A formula merges sharded dimensions, or is mapped along one, where JAX refuses to choose a sharding."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Explicit,) * 2, devices=mesh_of(jax).devices.flat)
+    x, gate_up, down = (random.normal(size=shape) for shape in ((4, 2, 6), (3, 6, 6), (3, 5, 3)))
+    index, weight = np.arange(16).reshape(4, 2, 2) % 4, random.normal(size=(4, 2, 2))
+
+    def experts(x):
+        return np_.sin(fo.experts(x, index, weight, gate_up, down)).sum()
+
+    def norm(x):
+        return np_.sin(fo.rms_norm(x)).sum()
+
+    def call(x):
+        twice = jax.grad(lambda x: np_.sin(jax.grad(experts)(x)).sum())
+        return {
+            "reverse over reverse": twice(x),
+            "forward over reverse": jax.jvp(jax.grad(experts), (x,), (x,))[1],
+            "map of gradients": jax.vmap(jax.grad(norm))(x),
+        }
+
+    expected = jax.jit(call)(x)
+    given = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec)))
+    with jax.set_mesh(mesh) if is_set else contextlib.nullcontext():
+        found = jax.jit(call)(given)
+    for name, exact in expected.items():
+        assert str(jax.typeof(found[name])) == str(jax.typeof(given))
+        np.testing.assert_allclose(found[name], exact, rtol=0, atol=1e-12 * np.abs(exact).max(), err_msg=name)
 
 
 def test_explicit_axes(jax_cpu, random):
