@@ -39,11 +39,7 @@ def spec_of(sharding: Any, mesh: Any) -> Any:
         return jax.sharding.PartitionSpec()
 
 
-def needs_devices(primitive: Any) -> None:
-    """Lets the primitive's lowering see the devices of the program."""
-    dispatch.prim_requires_devices_during_lowering.add(primitive)
-
-
-def compiles_eager_calls(primitive: Any) -> None:
-    """Lets an eager call compile the primitive alone, also where a user has turned `jax.jit` off."""
-    dispatch.simple_impl(primitive)
+# Lets a primitive's lowering see the devices of the program.
+needs_devices = dispatch.prim_requires_devices_during_lowering.add
+# Lets an eager call compile the primitive alone, also where a user has turned `jax.jit` off.
+compiles_eager_calls = dispatch.simple_impl

@@ -36,8 +36,14 @@ def _list(operator: Operator, input: Input, value: Any) -> list[Any]:
 
 
 def constant(number: float, dtype: Any, rank: int = 0) -> Any:
-    """A number for use with arrays of this dtype: float64 beside float64, else float32."""
-    return jnp.full((1,) * rank, number, jnp.float64 if dtype == jnp.float64 else jnp.float32)
+    """A number, or an array of a weak type, for use with arrays of this dtype: float64 beside float64, else float32."""
+    shape = jnp.shape(number) or (1,) * rank
+    return jnp.full(shape, number, jnp.float64 if dtype == jnp.float64 else jnp.float32)
+
+
+def _is_weak(x: Any) -> bool:
+    """True for a real number, and for an array that JAX made from one, so that its dtype is not the user's."""
+    return not is_array(x) or (getattr(x, "weak_type", False) and not jnp.iscomplexobj(x))
 
 
 def _inputs(operator: Operator, values: Sequence[Any]) -> list[list[Any]]:
@@ -57,7 +63,12 @@ def _inputs(operator: Operator, values: Sequence[Any]) -> list[list[Any]]:
     if not leading:
         name = operator.inputs[operator.leading].name
         raise ValueError(f"fusedops.{operator.function}: {name} must have at least one tensor; got none")
-    return [[x if is_array(x) else constant(x, leading[0].dtype) for x in items] for items in found]
+    typed = [x.dtype for items in (leading, *found) for x in items if not _is_weak(x)]
+    dtype = next((x for x in typed if jnp.issubdtype(x, jnp.floating)), leading[0].dtype)
+    return [
+        [constant(v, dtype) if _is_weak(v) and (x.kind == "scalar" or v.dtype == jnp.float64) else v for v in items]
+        for x, items in zip(operator.inputs, found, strict=True)
+    ]
 
 
 def _texts(operator: Operator, attributes: dict[str, Any]) -> tuple[str, ...]:

@@ -120,7 +120,9 @@ class Divided:
 
     def _local(self, call: Callable[..., Any], mesh: Any, chosen: Sequence[Chosen], shards: Sequence[Any]) -> Any:
         for _, shares, names in chosen:
-            shards = [_term(x, names) if s == TERM else x for x, s in zip(shards, shares, strict=False)]
+            is_first = jax.lax.axis_index(names) == 0  # one part gets a term, the others zeros
+            pairs = zip(shards, shares, strict=False)
+            shards = [jnp.where(is_first, x, jnp.zeros_like(x)) if s == TERM else x for x, s in pairs]
         values = call(*self._with_places(mesh, chosen, shards))
         weights = {} if self.of_parts else self.weights
         for _, shares, names in chosen:
@@ -190,11 +192,6 @@ def _allows(division: Division, chosen: Sequence[Chosen]) -> bool:
     """True if a seed can describe the parts along this axis and the chosen ones together."""
     dims = [x.numbered_dim for x in (division, *(each for each, _, _ in chosen))]
     return division.numbered is None or division.numbered.allows(dims)
-
-
-def _term(x: Any, names: Names) -> Any:
-    """An input that one part gets; the others get zeros."""
-    return jnp.where(jax.lax.axis_index(names) == 0, x, jnp.zeros_like(x))
 
 
 def _joined(values: Sequence[Any], shares: Sequence[Share], weights: Mapping[int, int], names: Names) -> list[Any]:

@@ -105,6 +105,25 @@ def test_a_bad_call_is_refused_while_it_is_traced(jax_cpu):
             transform(fo.rms_norm)(*given)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_numbers_that_are_traced(jax_cpu, dtype):
+    """A Python number that jax.jit or jax.grad traces has a weak type, of 64 bits here; it acts as in an eager call."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    x = jax_cpu.tensor(np.arange(8.0).reshape(2, 4) / 8, dtype)
+    product = fo.elementwise("a * x")
+    for function in (fo.scale, lambda x, a: product(a, x), lambda x, a: fo.axpby(a, x, x)):
+        for number in (3, 0.5):
+            found, expected = jax.jit(function)(x, number), function(x, number)
+            assert found.dtype == expected.dtype == x.dtype
+            np.testing.assert_array_equal(found, expected)
+        slope = jax.grad(lambda a, f=function: f(x, a).astype("float32").sum())(0.5)
+        assert slope == x.astype("float32").sum() == 3.5
+    weight = np_.full(4, 0.5)
+    assert weight.weak_type and fo.rms_norm(x, weight).dtype == x.dtype
+    with pytest.raises(ValueError, match="factor must have x's dtype"):
+        jax.jit(fo.scale)(x, 2j)
+
+
 def test_a_key_is_refused_as_a_tensor(jax_cpu):
     """Its dtype is none of NumPy."""
     with pytest.raises(ValueError, match=r"fusedops\.relu: x must be .*; got an unsupported dtype"):
