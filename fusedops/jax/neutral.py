@@ -14,10 +14,6 @@ from jax import Array
 from fusedops.jax.operators import OPERATORS
 
 
-def _columns(x: Array) -> Array:
-    return jnp.arange(x.shape[-1], dtype=jnp.int32)
-
-
 def _diagonal(x: Array, first: Array | None) -> Array:
     rows = jnp.arange(x.shape[-2], dtype=jnp.int32)[:, None]
     return rows + (x.shape[-1] - x.shape[-2] if first is None else first[..., None, None, None])
@@ -32,7 +28,7 @@ def _beside_sinks(scores: Array, masks: Sequence[Array], sinks: Array) -> tuple[
 def _packed(x: Array, offsets_q: Array, offsets_k: Array) -> tuple[Array, Array, Array]:
     rows = jnp.arange(x.shape[-2], dtype=jnp.int32)
     query_segment = jnp.searchsorted(offsets_q[1:], rows, side="right")
-    key_segment = jnp.searchsorted(offsets_k[1:], _columns(x), side="right")
+    key_segment = jnp.searchsorted(offsets_k[1:], jnp.arange(x.shape[-1], dtype=jnp.int32), side="right")
     further = jnp.pad((offsets_k - offsets_q)[1:], (0, 1))  # padded for rows behind the last sequence
     return query_segment[:, None], key_segment, (rows + further[query_segment])[:, None]
 
@@ -62,7 +58,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "but_last": lambda x: x[..., :-1],
     "cast": lambda x, like: x.astype(like.dtype),
     "clamp": lambda x, low, high: jnp.where(x > high, high, jnp.where(x < low, low, x)),
-    "columns": _columns,
+    "columns": lambda x: jnp.arange(x.shape[-1], dtype=jnp.int32),
     "compute": lambda x: x if x.dtype == jnp.float64 else x.astype(jnp.float32),
     "constant": jax.lax.stop_gradient,
     "erf": jax.lax.erf,

@@ -29,12 +29,6 @@ def _array(operator: Operator, input: Input, value: Any) -> Any:
     return array(value)
 
 
-def _list(operator: Operator, input: Input, value: Any) -> list[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise checks.not_a_tensor(operator, input, value)
-    return [_array(operator, input, x) for x in value]
-
-
 def constant(number: float, dtype: Any, rank: int = 0) -> Any:
     """A number, or an array of a weak type, for use with arrays of this dtype: float64 beside float64, else float32."""
     shape = jnp.shape(number) or (1,) * rank
@@ -52,7 +46,9 @@ def _inputs(operator: Operator, values: Sequence[Any]) -> list[list[Any]]:
     found = []
     for x, value in zip(operator.inputs, padded, strict=True):
         if x.kind == "list":
-            found.append(_list(operator, x, value))
+            if not isinstance(value, (list, tuple)):
+                raise checks.not_a_tensor(operator, x, value)
+            found.append([_array(operator, x, item) for item in value])
         elif x.kind == "optional" and value is None:
             found.append([])
         elif x.kind == "scalar" and checks.is_number(value):

@@ -201,14 +201,8 @@ def _lowering(operator: Operator, cuda: bool) -> Callable[..., Any]:
 
 def _workspace(call: Call, inputs: Sequence[Shaped], outputs: Sequence[Shaped], cuda: bool) -> int:
     of_outputs = [word for x in outputs for word in library.words(*x)]
-    bytes: int = LIBRARY.fusedops_jax_workspace(
-        call.name.encode(),
-        inference.integers(_words(call, inputs)),
-        inference.texts(call.texts),
-        inference.integers(of_outputs),
-        cuda,
-    )
-    return bytes
+    given = inference.integers(_words(call, inputs)), inference.texts(call.texts)
+    return int(LIBRARY.fusedops_jax_workspace(call.name.encode(), *given, inference.integers(of_outputs), cuda))
 
 
 def _batching(operator: Operator) -> Callable[..., Any]:
@@ -221,8 +215,7 @@ def _batching(operator: Operator) -> Callable[..., Any]:
         is_mapped = [d is not None for d in dims]
         single = tuple((x.dtype, x.shape[mapped:]) for x, mapped in zip(moved, is_mapped, strict=True))
         if operator.has_effects_or_lists or not _is_foldable(call, single, is_mapped):
-            places = [*itertools.compress(range(len(moved)), is_mapped)]
-            found = jax.lax.map(lambda given: run(*replaced(moved, places, given)), [moved[i] for i in places])
+            found = _loop(call, tuple(itertools.compress(range(len(moved)), is_mapped)), moved)
             return found, [0] * len(found)
         # The additional dimension can make inputs valid that a single call refuses, such as scalars.
         outputs = infer(call, single, library.has_int64())
@@ -238,6 +231,14 @@ def _batching(operator: Operator) -> Callable[..., Any]:
         return results, [0 if y.ndim > len(shape) else None for y, (_, shape) in zip(results, outputs, strict=True)]
 
     return batch
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)  # JAX would compile an eager loop anew for each call
+def _loop(call: Call, places: tuple[int, ...], tensors: Sequence[Any]) -> list[Any]:
+    names = jax.typeof(tensors[places[0]]).sharding.spec[0]
+    whole = [sharding.first_along(tensors[i], None) for i in places]  # lax.map refuses others
+    found = jax.lax.map(lambda given: bind(call, replaced(tensors, places, given)), whole)
+    return [sharding.first_along(y, names) for y in found]
 
 
 def _is_shared(x: Input) -> bool:

@@ -188,6 +188,13 @@ def is_typed(tensors: Sequence[Any]) -> bool:
     return any(entry is not None for x in tensors for entry in x.sharding.spec)
 
 
+def first_along(x: Any, names: Any) -> Any:
+    """The tensor with its first dimension along these explicit axes of its mesh; None for a whole one."""
+    now = jax.typeof(x).sharding
+    wanted = now.update(spec=PartitionSpec(names, *now.spec[1:]))
+    return x if wanted == now else jax.sharding.reshard(x, wanted)
+
+
 def _allows(division: Division, chosen: Sequence[Chosen]) -> bool:
     """True if a seed can describe the parts along this axis and the chosen ones together."""
     dims = [x.numbered_dim for x in (division, *(each for each, _, _ in chosen))]

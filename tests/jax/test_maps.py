@@ -40,3 +40,15 @@ def test_one_call_for_rows_and_a_loop_for_parameters(jax_cpu):
     folded = str(jax.make_jaxpr(jax.vmap(fo.rms_norm, in_axes=(0, None)))(x, weight[0]))
     assert folded.count("fusedops_rms_norm") == 1 and "scan" not in folded
     assert "scan" in str(jax.make_jaxpr(jax.vmap(fo.rms_norm))(x, weight))
+
+
+def test_an_eager_loop_is_compiled_once(jax_cpu):
+    """Weights that are mapped make a loop. JAX's own would be compiled anew for each eager call."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    x, weight = np_.ones((3, 4)), np_.ones((3, 4))
+    jax.vmap(fo.rms_norm)(x, weight)
+    with pytest.MonkeyPatch.context() as patch:
+        compiled = []
+        patch.setattr("jax._src.compiler.compile_or_get_cached", lambda *_, **__: compiled.append(1) or 1 / 0)
+        jax.vmap(fo.rms_norm)(x, weight)
+    assert not compiled

@@ -332,8 +332,8 @@ def test_derivatives_on_explicit_axes(jax_cpu, name, spec, random):
 
 @pytest.mark.parametrize("is_set", [True, False], ids=["set_mesh", "mesh of the arguments"])
 @pytest.mark.parametrize("spec", [("a", "b"), (None, "a")], ids=str)
-def test_formulas_on_two_explicit_axes(jax_cpu, spec, is_set, random):
-    """A formula merges sharded dimensions, or is mapped along one, where JAX refuses to choose a sharding."""
+def test_two_explicit_axes(jax_cpu, spec, is_set, random):
+    """A formula merges sharded dimensions, for which JAX does not choose a sharding. A loop maps along one of them."""
     jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
     mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Explicit,) * 2, devices=mesh_of(jax).devices.flat)
     x, gate_up, down = (random.normal(size=shape) for shape in ((4, 2, 6), (3, 6, 6), (3, 5, 3)))
@@ -351,6 +351,7 @@ def test_formulas_on_two_explicit_axes(jax_cpu, spec, is_set, random):
             "reverse over reverse": twice(x),
             "forward over reverse": jax.jvp(jax.grad(experts), (x,), (x,))[1],
             "map of gradients": jax.vmap(jax.grad(norm))(x),
+            "map of calls": jax.vmap(lambda x: fo.rms_norm(x, x.sum(0)))(x),
         }
 
     expected = jax.jit(call)(x)
