@@ -109,6 +109,7 @@ struct Grid {
   int shared_bytes = 0;   // dynamic shared memory
   int cluster = 1;        // blocks per cluster
   bool resident = false;  // with clusters: at most as many as are resident at once; the kernel loops over the rest
+  bool early = true;      // may be scheduled while its predecessor still runs
 };
 
 // Launches on the caller's stream. It neither allocates nor synchronizes, so graphs can capture it.
@@ -118,7 +119,7 @@ Status launch(const Context& context, void (*kernel)(Parameters...), const Grid&
   FUSEDOPS_TRY(allow_shared_memory(kernel, grid.shared_bytes));
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[0].val.programmaticStreamSerializationAllowed = grid.early;
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
   cudaLaunchConfig_t config = {};

@@ -8,6 +8,13 @@
 
 namespace fusedops::cuda {
 
+// The dynamic shared memory of a block. Lines of 128 bytes arrive from the L2 cache; behind static variables, such as
+// two mbarriers, each would otherwise straddle two lines of shared memory.
+__device__ inline int4* prefetch_memory() {
+  extern __shared__ __align__(128) int4 memory_of_prefetched_packs[];
+  return memory_of_prefetched_packs;
+}
+
 // A ring of kStages stages with kPacks packs per step and thread.
 template <class T, int kThreads, int kStages, int kPacks>
 class Prefetch {

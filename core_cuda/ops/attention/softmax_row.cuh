@@ -126,10 +126,7 @@ class SoftmaxRow {
   static constexpr int kPacks = packs_of(kVariant), kSize = kPackSize<T>, kHalves = kPacks / 2;
   static constexpr uint32_t kAll = (1u << kSize) - 1;
 
-  static __device__ NextRow<T, kPacks> next_row() {
-    extern __shared__ int4 next_row_memory[];
-    return NextRow<T, kPacks>(next_row_memory);
-  }
+  static __device__ NextRow<T, kPacks> next_row() { return NextRow<T, kPacks>(prefetch_memory()); }
 
   __device__ void find_row() {
     unmasked_ = 0, mask_ = nullptr;

@@ -152,8 +152,7 @@ class NormRow {
 
   // Prefetched data of x (0) and of the residual (1): the packs in the order of the row.
   static __device__ NextRow<T, kPacks> next_row(int tensor, Index tile = 0) {
-    extern __shared__ int4 next_rows_memory[];
-    return NextRow<T, kPacks>(next_rows_memory + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4) + tile / kPack);
+    return NextRow<T, kPacks>(prefetch_memory() + tensor * NextRow<T, kPacks>::kBytes / sizeof(int4) + tile / kPack);
   }
 
   __device__ void prefetch_tensor(int tensor, const T* row) const {

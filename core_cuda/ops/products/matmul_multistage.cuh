@@ -310,7 +310,10 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
   for (const int64_t tiles = call.tiles_m * call.tiles_n * product.batch; call.first < tiles;
        call.first += kMaxBlocks) {
     const int64_t blocks = std::min(tiles - call.first, kMaxBlocks);
-    FUSEDOPS_TRY(launch(context, kernel, Grid{blocks, Tile::kThreads, shared_bytes}, call));
+    Grid grid{blocks, Tile::kThreads, shared_bytes};
+    // Early blocks find multiprocessors half full. Some then get two, and take twice as long, while others get none.
+    grid.early = 4 * blocks <= device_attribute(cudaDevAttrMultiProcessorCount);
+    FUSEDOPS_TRY(launch(context, kernel, grid, call));
   }
   return {};
 }
