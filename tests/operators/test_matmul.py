@@ -90,7 +90,7 @@ def test_few_tiles(torch_gpu, dtype, shape, offset, random):
                 assert ((y.double() - z.relu()).abs() <= wide).all()
 
 
-# Tiles of 32 rows and slices of k in float32, and both sides of each threshold; tiles of 64 x 64 in float64.
+# Tiles of 32 rows and slices of k in float32, and both sides of each threshold; tiles of 32 x 32 and larger in float64.
 SMALL = [(64, 64, 64), (192, 704, 100), (192, 705, 100), (33, 65, 1003), (1056, 512, 40), (1088, 512, 40)]
 
 

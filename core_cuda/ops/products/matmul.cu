@@ -133,6 +133,7 @@ Status multiply(const Matmul& product, const GpuProperties& gpu, void* workspace
     case ProductKernel::sm90_large:
       return (product.has_compute_dtype_c ? sums_sm90 : is_f16 ? matmul_f16_sm90 : matmul_bf16_sm90)(product, context);
 #endif
+    case ProductKernel::f64_32x32:
     case ProductKernel::f64_small:
     case ProductKernel::f64_large:
       return matmul_f64(product, entry.kernel, context);

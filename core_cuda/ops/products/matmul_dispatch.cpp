@@ -37,13 +37,19 @@ double small_time(P p, G gpu) { return 1.28 * tile_time(p, 64, 64, gpu); }
 // float64: small tiles have more shared memory traffic, but two small blocks fit on a multiprocessor of compute
 // capability 8.0 and 9.0, where two large ones may not. Other GPUs compute float64 at a small fraction of their float32
 // speed.
-constexpr double kSmallTileFactor = 1.07;  // relative time per element of c
+constexpr double kSmallTileFactor = 1.07, kTinyTileFactor = 1.4;  // relative time per element of c
 
 bool is_f64_small(P p, G gpu) {
   constexpr int kSharedBytesOfTwoLarge = 184 << 10;  // including what the system reserves
   if (p.product.dtype != DType::f64) return false;
   if (gpu.shared_bytes < kSharedBytesOfTwoLarge) return true;
   return kSmallTileFactor * tile_time(p, 64, 64, gpu) < tile_time(p, 64, 128, gpu);
+}
+
+// Tiles of 32 x 32 read each element from shared memory 1.5 times as often as tiles of 64 x 64 do.
+bool is_f64_tiny(P p, G gpu) {
+  const double large = std::min(kSmallTileFactor * tile_time(p, 64, 64, gpu), tile_time(p, 64, 128, gpu));
+  return p.product.dtype == DType::f64 && kTinyTileFactor * tile_time(p, 32, 32, gpu) < large;
 }
 
 // float32: True if so few tiles of 32 x 64 make up c. Their order of sums is their own: this must not depend on the
@@ -115,6 +121,9 @@ constexpr ProductEntry kProducts[] = {
    "batch or sums, aligned"},
 
   // Kernels for every GPU. Without slices of k, all tile shapes of a dtype give the same bits.
+  {K::f64_32x32, "sm80 float64 tiles 32x32",
+   is_f64_tiny,
+   "fewer idle multiprocessors"},
   {K::f64_small, "sm80 float64 tiles 64x64",
    is_f64_small,
    "fewer idle multiprocessors, or little shared memory"},

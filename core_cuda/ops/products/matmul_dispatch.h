@@ -27,6 +27,7 @@ enum class ProductKernel {
   sm90_large,
   tma_parts,
   split_k,
+  f64_32x32,
   f64_small,
   f64_large,
   f32_32x32,

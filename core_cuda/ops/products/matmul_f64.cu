@@ -9,6 +9,8 @@ namespace {
 // Two blocks per multiprocessor: one multiplies while the other waits at a barrier. Three stages of a large tile take
 // up to 90 KiB, four of a small one 80 KiB.
 using LargeTile64 = BlockTile<64, 128, 16, 64, 32, 3, 2, true>;
+// For few tiles, more blocks: 32 of k per stage, since a stage of 16 would take less time than a barrier and a copy.
+using TinyTile64 = BlockTile<32, 32, 32, 16, 16, 4, 2, true>;
 using SmallTile64 = BlockTile<64, 64, 16, 32, 32, 4, 2, true>;
 
 template <class Tile>
@@ -20,6 +22,7 @@ Status run(const Matmul& product, const Context& context) {
 }  // namespace
 
 Status matmul_f64(const Matmul& product, ProductKernel kernel, const Context& context) {
+  if (kernel == ProductKernel::f64_32x32) return run<TinyTile64>(product, context);
   return kernel == ProductKernel::f64_small ? run<SmallTile64>(product, context) : run<LargeTile64>(product, context);
 }
 
