@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ def memory(call: Call) -> tuple[int, int]:
     """Bytes of GPU memory in use before a call, and the peak during it."""
     call()  # autotuning uses memory in the first call
     torch.cuda.synchronize()
+    gc.collect()  # garbage that is freed during the call would lower the peak
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     call()

@@ -311,8 +311,7 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
        call.first += kMaxBlocks) {
     const int64_t blocks = std::min(tiles - call.first, kMaxBlocks);
     Grid grid{blocks, Tile::kThreads, shared_bytes};
-    // Early blocks find multiprocessors half full. Some then get two, and take twice as long, while others get none.
-    grid.early = 4 * blocks <= device_attribute(cudaDevAttrMultiProcessorCount);
+    grid.early = hides_its_launch(blocks);
     FUSEDOPS_TRY(launch(context, kernel, grid, call));
   }
   return {};

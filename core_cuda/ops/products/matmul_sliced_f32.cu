@@ -205,8 +205,9 @@ Status run(const Matmul& product, const Context& context) {
       .epilogue = ElementEpilogue<float>(product.epilogue),
   };
   constexpr int kSharedBytes = SlicedShape<Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
-  return launch(context, sliced_kernel<Tile, kBytes, kAAlongK, kBAlongK>,
-                Grid{tiles_m * tiles_n * product.batch, kThreads, kSharedBytes}, call);
+  Grid grid{tiles_m * tiles_n * product.batch, kThreads, kSharedBytes};
+  grid.early = hides_its_launch(grid.blocks);
+  return launch(context, sliced_kernel<Tile, kBytes, kAAlongK, kBAlongK>, grid, call);
 }
 
 template <class Tile, int kBytes>
