@@ -5,7 +5,8 @@
 
 namespace fusedops::cuda {
 
-// Copies kBytes; bytes beyond `valid` become zero and are not read.
+// Copies kBytes; bytes beyond `valid` become zero and are not read. memcheck takes every copy for one of kBytes: the
+// instruction holds the number of missing bytes in the low bits of the address.
 template <int kBytes>
 __device__ void copy_async(void* to, const void* from, int valid) {
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
