@@ -343,8 +343,8 @@ def check_varlen_combinations(backend, dtype, features, random):
 @pytest.mark.parametrize("features", [64, 128, 192])
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_last_heads_of_a_causal_backward(any_gpu, narrow, features, random):
-    """The kernels for 9.0 take the keys of the last eighth of the heads from the first on, those of others from the last
-    on: several tiles of each, in batches, packed, and with keys shared by heads of both directions."""
+    """The last eighth of the heads takes the keys from the first on, others from the last on: several tiles of each, in
+    batches, packed, and with keys shared by heads of both directions."""
     for heads in ((8, 2), (20, 1)):
         shape = {"heads": heads, "features": features, "features_v": features, "causal": True}
         sample = call(random, leading=(2,), queries=300, keys=420, **shape)
