@@ -123,14 +123,21 @@ def _evaluated(linear: Linear, saved: Sequence[Any], dy: Sequence[Any], like: Se
     Explicit axes are automatic meanwhile: JAX would refuse a formula's reshape for which several shardings are right.
     """
     shardings = [(x.aval if ad.is_undefined_primal(x) else jax.typeof(x)).sharding for x in like]
-    explicit = shardings[0].mesh
-    if not explicit.explicit_axes:
+    of_tensors = [jax.typeof(x).sharding for x in (*saved, *dy) if x is not None]
+    explicit = next((x.mesh for x in (*shardings, *of_tensors) if x.mesh.explicit_axes), None)
+    if explicit is None:
         return linear(saved, dy)
+
+    def placed(x: Any, sharding: Any) -> Any:
+        """The tensor with this sharding, on the mesh of the others if it is that of an array on none."""
+        return jax.sharding.reshard(x, sharding.update(mesh=explicit) if sharding.mesh.empty else sharding)
+
+    # The transpose of a reshard from no mesh to automatic axes would leave a gradient on those.
+    given = jax.tree.map(lambda x: placed(x, jax.typeof(x).sharding), ([*saved], [*dy]))
     automatic = explicit.update_axis_types(dict.fromkeys(explicit.explicit_axes, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(automatic):
-        given = jax.tree.map(lambda x: jax.sharding.reshard(x, PartitionSpec()), ([*saved], [*dy]))
-        gradients = linear(*given)
-    return [g if g is None else jax.sharding.reshard(g, x) for g, x in zip(gradients, shardings, strict=True)]
+        gradients = linear(*jax.tree.map(lambda x: jax.sharding.reshard(x, PartitionSpec()), given))
+    return [g if g is None else placed(g, x) for g, x in zip(gradients, shardings, strict=True)]
 
 
 def _transpose(upstream: Sequence[Any], *values: Any, linear: Linear) -> list[Any]:

@@ -363,6 +363,34 @@ def test_two_explicit_axes(jax_cpu, spec, is_set, random):
         np.testing.assert_allclose(found[name], exact, rtol=0, atol=1e-12 * np.abs(exact).max(), err_msg=name)
 
 
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["jit", "eager"])
+def test_gradients_in_tensors_on_no_mesh(jax_cpu, is_compiled, random):
+    """A weight of NumPy and a number, beside an array on explicit axes, in either order."""
+    jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
+    mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Explicit,) * 2, devices=mesh_of(jax).devices.flat)
+    x, weight = random.normal(size=(4, 6)), random.normal(size=6)
+
+    def norm(x, weight, factor):
+        return np_.sin(fo.scale(fo.rms_norm(x, weight), factor)).sum()
+
+    def twice(*given):
+        return sum(np_.sin(y).sum() for y in jax.grad(norm, (0, 1, 2))(*given))
+
+    places = {"x": ("a", None), "weight": ("a",)}
+    for order in (1, 2):
+        gradients = jax.grad(norm if order == 1 else twice, (0, 1, 2))
+        expected = gradients(x, weight, 0.5)
+        for name, spec in places.items():
+            values = {"x": x, "weight": weight}
+            sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+            values[name] = jax.device_put(values[name], sharding)
+            with jax.set_mesh(mesh):
+                found = (jax.jit(gradients) if is_compiled else gradients)(*values.values(), 0.5)
+            for value, exact in zip(found, expected, strict=True):
+                np.testing.assert_allclose(value, exact, rtol=0, atol=1e-12 * np.abs(exact).max(), err_msg=name)
+            assert jax.typeof(found[[*places].index(name)]).sharding.spec == jax.sharding.PartitionSpec(*spec)
+
+
 def test_explicit_axes(jax_cpu, random):
     """On a mesh of explicit axes the types of results have the shardings of the calls."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
