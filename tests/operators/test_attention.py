@@ -343,12 +343,18 @@ def check_varlen_combinations(backend, dtype, features, random):
 @pytest.mark.parametrize("features", [64, 128, 192])
 @pytest.mark.parametrize("narrow", ["float16", "bfloat16"])
 def test_last_heads_of_a_causal_backward(any_gpu, narrow, features, random):
-    """The last eighth of the heads takes the keys from the first on, others from the last on: several tiles of each, in
-    batches, packed, and with keys shared by heads of both directions."""
+    """The kernels for 9.0 take the keys of the last eighth of the heads from the first on, and others from the last on:
+    several tiles of each, in batches, packed, and with keys shared by heads of both directions."""
+    shape = {"features": features, "features_v": features, "causal": True}
+    options = {
+        "lengths": {"lengths": np.array([424, 250]), "query_offset": np.array([130, 1])},
+        "bias": {"bias": random_bias(random, (8, 300, 424), hidden=0.2)},
+        "alibi": {"alibi": True},
+    }
+    for heads, name in (((8, 2), "none"), ((20, 1), "none"), *(((8, 2), name) for name in options)):
+        sample = call(random, leading=(2,), queries=300, keys=424, heads=heads, **shape, **options.get(name, {}))
+        check_combination(any_gpu, "attention", sample, ["causal", name], narrow)
     for heads in ((8, 2), (20, 1)):
-        shape = {"heads": heads, "features": features, "features_v": features, "causal": True}
-        sample = call(random, leading=(2,), queries=300, keys=420, **shape)
-        check_combination(any_gpu, "attention", sample, ["causal"], narrow)
         sample = varlen_call(random, [300, 1, 130], [420, 3, 130], "", heads, features, causal=True)
         check_combination(any_gpu, "attention_varlen", sample, ["causal"], narrow)
 
