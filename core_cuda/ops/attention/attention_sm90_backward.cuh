@@ -148,10 +148,10 @@ Status launch_backward(const Attention& call, void* workspace, const Context& co
     FUSEDOPS_TRY(has_tiles ? attention_dbias_sm90(call, lse, deltas, static_cast<int>(of_sequence), context)
                            : attention_dbias(call, deltas, context));
   }
-  FUSEDOPS_TRY(launch(context, attention_backward_products<Kernel>,
-                      Grid{scheduler.work_tiles() + late_scheduler.work_tiles(), Kernel::kThreads,
-                           sizeof(typename Kernel::Shared)},
-                      parameters));
+  FUSEDOPS_TRY(launch(
+      context, attention_backward_products<Kernel>,
+      Grid{scheduler.work_tiles() + late_scheduler.work_tiles(), Kernel::kThreads, sizeof(typename Kernel::Shared)},
+      parameters));
   return launch(context, attention_backward_finish<Kernel>,
                 Grid{parameters.workspace.slots, Kernel::kConsumers * kWarpgroup}, parameters);
 }

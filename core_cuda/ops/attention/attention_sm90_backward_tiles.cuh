@@ -163,8 +163,8 @@ struct Backward {
   // Most masks are causal, and for others the direction makes no difference.
   static __host__ __device__ bool is_reversed(const Attention& call) { return call.band.causal || call.has_mask; }
 
-  // The number of heads whose blocks come last, from the longest to the shortest: an eighth, since these blocks wait for
-  // sums of dq more often. It depends on the heads alone, so that sequences have the same bits in any batch.
+  // The number of heads whose blocks come last, from the longest to the shortest: only an eighth, since these blocks
+  // wait for sums of dq more often. It depends on the heads alone, so that sequences have the same bits in any batch.
   static int late_heads(const Attention& call) {
     return kHasLateHeads && call.band.causal && !call.band.window ? (call.heads + 4) / 8 : 0;
   }

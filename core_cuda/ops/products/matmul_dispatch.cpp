@@ -46,7 +46,7 @@ bool is_f64_small(P p, G gpu) {
   return kSmallTileFactor * tile_time(p, 64, 64, gpu) < tile_time(p, 64, 128, gpu);
 }
 
-// Tiles of 32 x 32 read each element from shared memory 1.5 times as often as tiles of 64 x 64 do.
+// float64: for a product, tiles of 32 x 32 read twice as many elements from shared memory as tiles of 64 x 64.
 bool is_f64_tiny(P p, G gpu) {
   const double large = std::min(kSmallTileFactor * tile_time(p, 64, 64, gpu), tile_time(p, 64, 128, gpu));
   return p.product.dtype == DType::f64 && kTinyTileFactor * tile_time(p, 32, 32, gpu) < large;
