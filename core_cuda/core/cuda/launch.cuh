@@ -114,7 +114,7 @@ struct Grid {
 
 // True if a kernel of so many long blocks may be early. Early blocks find multiprocessors half full: some get two, and
 // take twice as long, while others get none. With few blocks, most multiprocessors are empty.
-inline bool hides_its_launch(int64_t blocks) { return 4 * blocks <= device_attribute(cudaDevAttrMultiProcessorCount); }
+inline bool can_be_early(int64_t blocks) { return 4 * blocks <= device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // Launches on the caller's stream. It neither allocates nor synchronizes, so graphs can capture it.
 template <class... Parameters, class... Arguments>

@@ -237,7 +237,7 @@ Status run(const Matmul& product, const Gemv& gemv, void* workspace, const Conte
   constexpr int kColumns = kAlongK ? Gemv::kLines : Gemv::kLanes * kPackSize<T>;
   Grid grid = {ceil_div(gemv.columns, int64_t(kColumns)) * gemv.splits, kGemvThreads<kAlongK>};
   if (is_cluster) grid.cluster = call.splits;
-  grid.early = sizeof(T) == 2;  // wider elements take longer than the launch: see hides_its_launch()
+  grid.early = sizeof(T) == 2;  // wider elements take longer than the launch: see can_be_early()
   FUSEDOPS_TRY(launch(context, kernel, grid, call));
   return has_partials ? finish_sums(product, workspace, gemv.splits, context) : Status();
 }

@@ -311,7 +311,7 @@ Status launch_multistage_kernel(const Matmul& product, const Context& context) {
        call.first += kMaxBlocks) {
     const int64_t blocks = std::min(tiles - call.first, kMaxBlocks);
     Grid grid{blocks, Tile::kThreads, shared_bytes};
-    grid.early = hides_its_launch(blocks);
+    grid.early = can_be_early(blocks);
     FUSEDOPS_TRY(launch(context, kernel, grid, call));
   }
   return {};

@@ -206,7 +206,7 @@ Status run(const Matmul& product, const Context& context) {
   };
   constexpr int kSharedBytes = SlicedShape<Tile, kBytes, kAAlongK, kBAlongK>::kSharedBytes;
   Grid grid{tiles_m * tiles_n * product.batch, kThreads, kSharedBytes};
-  grid.early = hides_its_launch(grid.blocks);
+  grid.early = can_be_early(grid.blocks);
   return launch(context, sliced_kernel<Tile, kBytes, kAAlongK, kBAlongK>, grid, call);
 }
 
