@@ -61,10 +61,13 @@ def _inputs(operator: Operator, values: Sequence[Any]) -> list[list[Any]]:
         raise ValueError(f"fusedops.{operator.function}: {name} must have at least one tensor; got none")
     typed = [x.dtype for items in (leading, *found) for x in items if not _is_weak(x)]
     dtype = next((x for x in typed if jnp.issubdtype(x, jnp.floating)), leading[0].dtype)
-    return [
-        [constant(v, dtype) if _is_weak(v) and (x.kind == "scalar" or v.dtype == jnp.float64) else v for v in items]
-        for x, items in zip(operator.inputs, found, strict=True)
-    ]
+
+    def typed_as(x: Any, v: Any) -> Any:
+        if x.kind == "scalar":
+            return constant(v, dtype) if _is_weak(v) else v
+        return v.astype(dtype) if _is_weak(v) and v.dtype == jnp.float64 else v
+
+    return [[typed_as(x, v) for v in items] for x, items in zip(operator.inputs, found, strict=True)]
 
 
 def _texts(operator: Operator, attributes: dict[str, Any]) -> tuple[str, ...]:

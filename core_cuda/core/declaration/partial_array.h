@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <memory>
 
@@ -17,8 +18,14 @@ class PartialArray {
   PartialArray(const PartialArray&) = delete;
   PartialArray& operator=(const PartialArray&) = delete;
 
-  Item& operator[](size_t i) { return items_[i]; }
-  const Item& operator[](size_t i) const { return items_[i]; }
+  Item& operator[](size_t i) {
+    assert(i < size_);
+    return items_[i];
+  }
+  const Item& operator[](size_t i) const {
+    assert(i < size_);
+    return items_[i];
+  }
 
   Item* data() { return items_; }
   const Item* data() const { return items_; }
