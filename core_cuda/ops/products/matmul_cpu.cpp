@@ -149,7 +149,7 @@ class Product {
     while (begin < end) {
       const int64_t row_tile = begin % row_tiles_, col_tile = begin / row_tiles_ % col_tiles_;
       const int64_t batch = begin / row_tiles_ / col_tiles_;
-      const int64_t count = std::min({kTilesAtOnce, row_tiles_ - row_tile, end - begin});
+      const int64_t count = std::min({tiles_at_once(), row_tiles_ - row_tile, end - begin});
       const int64_t row = row_tile * mc_, col = col_tile * nc_;
       multiply_tiles(rows_of_a<T>(call_, batch).from(row, 0), std::min(count * mc_, call_.m - row),
                      cols_of_b<T>(call_, batch).from(col, 0), std::min(nc_, call_.n - col),
@@ -165,8 +165,10 @@ class Product {
     return (!std::is_same_v<T, A> && !call_.has_compute_dtype_c) || (call_.adds && call_.k > kc_);
   }
 
+  int64_t tiles_at_once() const { return has_sum_buffer() ? std::min(kTilesAtOnce, row_tiles_) : row_tiles_; }
+
   cpu::Scratch<A> allocate() const {
-    const int64_t sums = has_sum_buffer() ? std::min(kTilesAtOnce, row_tiles_) * mc_ * nc_ : 0;
+    const int64_t sums = has_sum_buffer() ? tiles_at_once() * mc_ * nc_ : 0;
     return cpu::scratch<A>(mc_ * kc_ + kc_ * nc_ + sums);
   }
 

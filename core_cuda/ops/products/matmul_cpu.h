@@ -17,6 +17,16 @@ namespace fusedops::cpu {
 
 // ---- Micro-kernel: c [mr, nr] (+)= a [k, mr]^T @ b [k, nr], both packed ----
 
+// The sums of earlier steps come from the second- or third-level cache while the micro-kernel adds the next ones.
+template <int mr, class A>
+[[gnu::always_inline]] inline void prefetch_tile(const A* c, int64_t c_stride, int nr) {
+  constexpr int kLine = 64 / sizeof(A);
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; ++i)
+#pragma GCC unroll 4
+    for (int at = 0; at < nr; at += kLine) __builtin_prefetch(c + i * c_stride + at, /*write=*/1);
+}
+
 // The mr * kVectors sums, a row of b and an element of a must fit into registers. Each step then loads mr + nr elements
 // for mr * nr multiply-adds, and the multiply-adds are the only limit.
 template <class A, int kVectorBytes, int mr, int kVectors>
@@ -25,6 +35,7 @@ template <class A, int kVectorBytes, int mr, int kVectors>
   constexpr int kWidth = kVectorBytes / sizeof(A), nr = kVectors * kWidth;
   static_assert(mr % 4 == 0 && nr % 4 == 0, "packing interleaves four lines at a time");
   Vector sums[mr][kVectors] = {};
+  if (add) prefetch_tile<mr>(c, c_stride, nr);
   for (int64_t p = 0; p < k; ++p, a += mr, b += nr) {
     Vector row[kVectors];
 #pragma GCC unroll 4
@@ -85,6 +96,7 @@ template <int mr, int kVectors>
   for (int i = 0; i < mr; ++i)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sums[i][v] = _mm512_setzero_ps();
+  if (add) prefetch_tile<mr>(c, c_stride, nr);
   for (int64_t p = 0; p < k; ++p, a += mr, b += nr) {
     __m512bh row[kVectors];
 #pragma GCC unroll 4
