@@ -28,7 +28,7 @@ def _beside_sinks(scores: Array, masks: Sequence[Array], sinks: Array) -> tuple[
 def _packed(x: Array, offsets_q: Array, offsets_k: Array) -> tuple[Array, Array, Array]:
     rows = jnp.arange(x.shape[-2], dtype=jnp.int32)
     query_segment = jnp.searchsorted(offsets_q[1:], rows, side="right")
-    key_segment = jnp.searchsorted(offsets_k[1:], jnp.arange(x.shape[-1], dtype=jnp.int32), side="right")
+    key_segment = jnp.searchsorted(offsets_k[1:], FUNCTIONS["columns"](x), side="right")
     further = jnp.pad((offsets_k - offsets_q)[1:], (0, 1))  # padded for rows behind the last sequence
     return query_segment[:, None], key_segment, (rows + further[query_segment])[:, None]
 

@@ -13,11 +13,14 @@ PARTS = 4
 CLOSE = {"rtol": 1e-13, "atol": 1e-13}
 
 
-def mesh_of(jax):
+def mesh_of(jax, explicit=False, sizes=(PARTS,)):
+    """A mesh of four devices, along "data", or "a" and "b"."""
     devices = jax.devices("cpu")
     if len(devices) < PARTS:
         pytest.skip("four devices are needed")
-    return jax.make_mesh((PARTS,), ("data",), (jax.sharding.AxisType.Auto,), devices=devices[:PARTS])
+    names = ("data",) if len(sizes) == 1 else ("a", "b")
+    kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
+    return jax.make_mesh(sizes, names, (kind,) * len(sizes), devices=devices[:PARTS])
 
 
 def calls(jax, fo):
@@ -117,8 +120,7 @@ def test_dropout_of_shards(jax_cpu, name, explicit, kind, random):
     call, shape, spec, is_divided = DROPPING[name]
     if explicit and not is_divided:
         spec = spec[:1]
-    kinds = (jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto,) * 2
-    mesh = jax.make_mesh((2, 2), ("a", "b"), kinds, devices=mesh_of(jax).devices.flat)
+    mesh = mesh_of(jax, explicit, (2, 2))
     x, seed = random.normal(size=shape), (5, 2**40 + 3)
     seed = seed if kind == "pair" else np.array(seed)
 
@@ -161,8 +163,7 @@ def test_shards_of_a_user(jax_cpu, random):
 def test_fewer_key_heads_than_devices(jax_cpu, explicit, heads, random):
     """Heads of queries and slopes are sharded by four devices, which cannot share one key head, or two."""
     jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
-    kind = jax.sharding.AxisType.Explicit if explicit else jax.sharding.AxisType.Auto
-    mesh = jax.make_mesh((PARTS,), ("data",), (kind,), devices=mesh_of(jax).devices.flat)
+    mesh = mesh_of(jax, explicit)
     shapes = ((1, 3, 4, 8), (1, 5, heads, 8), (4,))
     given = [random.uniform(0.1, 1, size=shape) for shape in shapes]
 
@@ -181,8 +182,7 @@ def test_fewer_key_heads_than_devices(jax_cpu, explicit, heads, random):
 def test_tangents_of_shared_heads_on_explicit_axes(jax_cpu, random):
     """Queries and keys are sharded by heads, of which there are fewer of keys."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
-    kind, spec = jax.sharding.AxisType.Explicit, jax.sharding.PartitionSpec(None, None, "data")
-    mesh = jax.make_mesh((PARTS,), ("data",), (kind,), devices=mesh_of(jax).devices.flat)
+    mesh, spec = mesh_of(jax, explicit=True), jax.sharding.PartitionSpec(None, None, "data")
     given = [random.normal(size=(1, 3, heads, 8)) for heads in (2 * PARTS, PARTS, PARTS)]
     tangents = jax.jit(lambda *x: jax.jvp(fo.attention, x, x)[1])
     expected = tangents(*given)
@@ -195,8 +195,7 @@ def test_tangents_of_shared_heads_on_explicit_axes(jax_cpu, random):
 def test_shards_of_a_user_along_one_axis(jax_cpu, random):
     """shard_map over one of two axes leaves the other one to the compiler, which has no mesh for it there."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
-    kinds, spec = (jax.sharding.AxisType.Auto,) * 2, jax.sharding.PartitionSpec("a")
-    mesh = jax.make_mesh((2, 2), ("a", "b"), kinds, devices=mesh_of(jax).devices.flat)
+    mesh, spec = mesh_of(jax, sizes=(2, 2)), jax.sharding.PartitionSpec("a")
     x = random.normal(size=(8, 16))
     sharded = jax.shard_map(fo.rms_norm, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={"a"})
     given = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("a", "b"))))
@@ -302,7 +301,7 @@ def test_derivatives_on_explicit_axes(jax_cpu, name, spec, random):
     """A gradient has the sharding of its input's type, also where the call gathers the input."""
     jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
     spec = jax.sharding.PartitionSpec(*spec)
-    mesh = jax.make_mesh((PARTS,), ("data",), (jax.sharding.AxisType.Explicit,), devices=mesh_of(jax).devices.flat)
+    mesh = mesh_of(jax, explicit=True)
     x = random.normal(size=(8, 16))
 
     def call(x):
@@ -335,7 +334,7 @@ def test_derivatives_on_explicit_axes(jax_cpu, name, spec, random):
 def test_two_explicit_axes(jax_cpu, spec, is_set, random):
     """A formula merges sharded dimensions, for which JAX does not choose a sharding. A loop maps along one of them."""
     jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
-    mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Explicit,) * 2, devices=mesh_of(jax).devices.flat)
+    mesh = mesh_of(jax, explicit=True, sizes=(2, 2))
     x, gate_up, down = (random.normal(size=shape) for shape in ((4, 2, 6), (3, 6, 6), (3, 5, 3)))
     index, weight = np.arange(16).reshape(4, 2, 2) % 4, random.normal(size=(4, 2, 2))
 
@@ -367,7 +366,7 @@ def test_two_explicit_axes(jax_cpu, spec, is_set, random):
 def test_gradients_in_tensors_on_no_mesh(jax_cpu, is_compiled, random):
     """A weight of NumPy and a number, beside an array on explicit axes, in either order."""
     jax, fo, np_ = jax_cpu.jax, jax_cpu.functions, jax_cpu.jax.numpy
-    mesh = jax.make_mesh((2, 2), ("a", "b"), (jax.sharding.AxisType.Explicit,) * 2, devices=mesh_of(jax).devices.flat)
+    mesh = mesh_of(jax, explicit=True, sizes=(2, 2))
     x, weight = random.normal(size=(4, 6)), random.normal(size=6)
 
     def norm(x, weight, factor):
@@ -394,8 +393,7 @@ def test_gradients_in_tensors_on_no_mesh(jax_cpu, is_compiled, random):
 def test_explicit_axes(jax_cpu, random):
     """On a mesh of explicit axes the types of results have the shardings of the calls."""
     jax, fo = jax_cpu.jax, jax_cpu.functions
-    devices, spec = jax.devices("cpu")[:PARTS], jax.sharding.PartitionSpec("data")
-    mesh = jax.make_mesh((PARTS,), ("data",), (jax.sharding.AxisType.Explicit,), devices=devices)
+    mesh, spec = mesh_of(jax, explicit=True), jax.sharding.PartitionSpec("data")
     given = [random.normal(size=shape) for shape in ((8, 16), (16,))]
 
     def gradients(x, weight):
